@@ -19,6 +19,7 @@ from advisor.laws.intervals import SHARE_INSIDE
 from advisor.records import Workload
 from advisor.store.calibration import PARTIAL, Calibration, HeldOutSummary, Quality, Verdict
 from advisor.store.store import CalibrationEntry, load_calibration
+from advisor.units import format_percent
 from trainer.schema import Outcome
 
 SOUND_COVERAGE = 0.7  # of the 80 % intervals; docs/accuracy.md asks this of a session
@@ -76,11 +77,11 @@ def judge(held: HeldOut | None, measured: int, *, interrupted: bool, drift: floa
             f"the median of its held-out errors is {held.median:.0%}, above the {BELIEVED_MEDIAN:.0%} up to which a "
             "calibration is used: something else was using the machine"
         )
-    holds = f"{held.coverage:.0%} of its checks lie in their intervals"
+    holds = f"{format_percent(round(held.coverage, 2))} of checks fell in their 80 % intervals"
     if held.coverage < BELIEVED_COVERAGE:
-        return _rejected(f"{holds}, and below {BELIEVED_COVERAGE:.0%} no calibration is used")
+        return _rejected(f"only {holds}, and below {BELIEVED_COVERAGE:.0%} no calibration is used")
     if held.coverage < SOUND_COVERAGE:
-        return Quality(verdict=Verdict.DOUBTFUL, widening=widening(held), reason=holds)
+        return Quality(verdict=Verdict.DOUBTFUL, widening=widening(held), reason=f"only {holds}")
     doubts = []
     worst = max((point.error for point in held.points), key=lambda error: abs(math.log1p(error)))
     if abs(math.log1p(worst)) > SOUND_WORST:

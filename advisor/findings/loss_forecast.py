@@ -5,6 +5,7 @@ Uses the law of `laws/annealing`: L0 and A are fitted to the run, C has a prior,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,6 @@ from advisor.findings.schedule import Schedule
 from advisor.laws.annealing import FALL_EXPONENT, GAIN_PER_SHARE, GAIN_SPREAD, annealing_sums
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
-from advisor.units import format_percent
 
 FIRST_SHARE, HALF_SHARE = 0.25, 0.5  # of the steps after warm-up
 _HALF_WIDTHS = {FIRST_SHARE: 0.05, HALF_SHARE: 0.03, 1.0: 0.015}  # nats, schedule known; sources §4.5
@@ -59,13 +59,9 @@ def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0
         return LossForecast(final_loss=None, reason="the learning-rate schedule is not known")
     if not losses.counted or not len(losses):
         return LossForecast(final_loss=None, reason="the log has no training loss by step")
-    step = float(losses.step[-1])
-    least = min(share_done(step, s) for s in schedules)
-    if least < FIRST_SHARE - 1e-3:
-        return LossForecast(
-            final_loss=None,
-            reason=f"only {format_percent(max(0.0, least))} of the steps after warm-up are done, 25 % are needed",
-        )
+    begins = max(s.warmup_steps + FIRST_SHARE * (len(s.shares) - s.warmup_steps) for s in schedules)
+    if min(share_done(float(losses.step[-1]), s) for s in schedules) < FIRST_SHARE - 1e-3:
+        return LossForecast(final_loss=None, reason=f"a forecast begins at step {math.ceil(begins):,}")
     estimates = [e for s in schedules if (e := _one(losses, s, nats)) is not None]
     if not estimates:
         return LossForecast(final_loss=None, reason="too few rows with a loss after the first tenth of the steps")

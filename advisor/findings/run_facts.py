@@ -190,9 +190,9 @@ def best_kept(case: Case, step: float) -> str:
     """Return the checkpoint of a best step in words: by its step only if the log says that it was written."""
     written = [e.numbers.get("step", e.step) for e in case.run.events if e.kind == "checkpoint"]
     written += list(case.run.column("step")[np.isfinite(case.run.column("checkpoint_seconds"))])
-    return (
-        f"the checkpoint of step {step:g}" if step in written else f"a checkpoint near step {step:g}, if one was kept"
-    )
+    if step in written:
+        return f"the checkpoint of step {step:g}"
+    return f"the checkpoint nearest step {step:g} if there is one"
 
 
 def price(case: Case) -> float | None:

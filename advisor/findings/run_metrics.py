@@ -134,7 +134,8 @@ def lasting_slowdown(times: StepTimes | None) -> Slowdown | None:
     apart = min(float((seconds[:cut] < middle).mean()), float((seconds[cut:] > middle).mean()))
     if min(after / before, rise) < _SLOWER or apart < _APART:
         return None
-    excess = float((seconds[cut:] - before).sum()) * times.stride
+    steps = float(times.steady_step[-1] - times.steady_step[cut]) + 1
+    excess = float((seconds[cut:] - before).mean()) * steps
     return Slowdown(
         step=float(times.steady_step[cut]), before_seconds=before, after_seconds=after, excess_seconds=excess
     )

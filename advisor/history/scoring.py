@@ -46,16 +46,14 @@ class Score:
 
     @property
     def error(self) -> float | None:
-        """Return (actual - predicted) / predicted, or 0 if both are 0."""
-        if self.predicted is None or self.actual is None:
+        """Return (actual - predicted) / predicted; None for a predicted 0, as the cost of one's own machine."""
+        if self.predicted is None or self.actual is None or self.predicted.value == 0:
             return None
-        if self.predicted.value == 0:
-            return 0.0 if self.actual == 0 else None
         return self.actual / self.predicted.value - 1
 
     @property
     def inside_interval(self) -> bool | None:
-        if self.predicted is None or self.actual is None:
+        if self.predicted is None or self.actual is None or self.error is None:
             return None
         return self.predicted.contains(self.actual)
 

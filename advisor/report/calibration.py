@@ -30,14 +30,14 @@ def verdict(quality: Quality) -> str:
     return f"{quality.verdict}, {quality.widening:g} × wider" if quality.widening > 1 else quality.verdict
 
 
-def consequence(quality: Quality, device_key: str) -> str:
-    """Says what predictions do with a calibration, why, and what to do about it."""
-    again = f"repeat it with nothing else running: advisor calibrate --gpu {device_key}"
+def consequence(quality: Quality, device_key: str = "") -> str:
+    """Says what predictions do with a calibration, why, and what to do about it; the command if a device is given."""
+    again = "repeat it with nothing else running" + (f": advisor calibrate --gpu {device_key}" if device_key else "")
     if quality.verdict == Verdict.REJECTED:
         return f"rejected, no plan uses it: {quality.reason}; {again}"
     if quality.verdict == Verdict.DOUBTFUL:
-        wider = f", intervals of step times are widened {quality.widening:g} times" if quality.widening > 1 else ""
-        return f"doubtful{wider}: {quality.reason}; {again}"
+        wider = f", so intervals of step times are widened {quality.widening:g} times" if quality.widening > 1 else ""
+        return f"doubtful: {quality.reason}{wider}; {again}"
     return f"good: {quality.reason}"
 
 

@@ -91,16 +91,15 @@ def pace(scored: ScoredRun) -> str:
 
 
 def _judged(score: Score, after: str = "") -> str:
-    """Returns a time, whether it is as predicted, and the prediction; "" if one of the two is unknown."""
-    words = QUANTITIES[score.quantity].words
-    if score.predicted is None or score.actual is None or score.error is None:
+    """Returns a time with its prediction, and the gap if it is outside; "" if one of the two is unknown."""
+    if score.error is None:
         return ""
-    error = _error(score)
-    judged = f"{error.lstrip('+-')} {'shorter' if error.startswith('-') else 'longer'} than predicted"
-    if (times := 1 + score.error) >= _MANY_TIMES:
-        judged = f"{units.format_number(times)} times as long as predicted"
-    judged = "inside the predicted interval" if score.inside_interval else judged
-    return f"{words(score.actual)}{after}, {judged}: {_predicted(score)}"
+    took, error = f"{QUANTITIES[score.quantity].words(score.actual)}{after}", _error(score)
+    if score.inside_interval:
+        return f"{took}; predicted {_predicted(score)}"
+    gap = f"{error.lstrip('+-')} {'shorter' if error.startswith('-') else 'longer'} than"
+    gap = f"{units.format_number(1 + score.error)} times" if 1 + score.error >= _MANY_TIMES else gap
+    return f"{took}, {gap} the predicted {_predicted(score)}"
 
 
 def largest_causes(scored: ScoredRun) -> str:
@@ -182,7 +181,7 @@ def scores(scored: ScoredRun) -> Table:
 
 
 def _predicted(score: Score) -> str:
-    """Returns a prediction with its interval, with three figures, from which the gap is computed."""
+    """Returns a prediction with its interval, with three figures as the actual value beside it."""
     words, predicted = QUANTITIES[score.quantity].words, score.predicted
     if predicted is None:
         return units.UNKNOWN
@@ -191,13 +190,15 @@ def _predicted(score: Score) -> str:
 
 
 def _error(score: Score) -> str:
-    predicted = score.predicted and score.predicted.value
-    return units.format_error(predicted, score.actual, QUANTITIES[score.quantity].words)
+    return "-" if score.error is None else units.format_percent.change(score.error)
 
 
 def shown_scores(scored: ScoredRun) -> list[Score]:
-    """Returns the scores that have a value. What the machine's speed did to the step time is a cause, no quantity."""
-    known = [score for score in scored.scores if score.actual is not None or score.predicted is not None]
+    """Returns the scores that have a value. What the machine's speed did to the step time is a cause, no quantity.
+
+    A cost of 0 that was predicted as 0 is left out.
+    """
+    known = [score for score in scored.scores if score.actual or (score.predicted and score.predicted.value)]
     return [score for score in known if score.quantity != "step_seconds_drift_corrected"]
 
 

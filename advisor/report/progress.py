@@ -125,9 +125,8 @@ def time_bar(progress: Progress) -> TimeBar:
         planned = progress.total_seconds_predicted
         if progress.outcome == Outcome.COMPLETED and planned is not None:
             span = max(1.0, now, planned.high)
-            end_words = f"planned {units.format_centre(planned, units.format_seconds)}"
             end = (planned.value / span, planned.low / span, planned.high / span)
-            return TimeBar(now=now / span, end=end, end_words=end_words)
+            return TimeBar(now=now / span, end=end, end_words="predicted")  # its numbers stand in the sentence above
         done, at_limit = min(1.0, progress.step / max(1, progress.steps)), progress.more_hours is not None
         return TimeBar(now=done, limit=done if at_limit else None, limit_words="limit" if at_limit else "")
     longest = max(end) if end is not None else 0.0
@@ -162,7 +161,7 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     if progress.tokens_per_second is not None:
         parts.append(f"{units.format_rate(progress.tokens_per_second)} at the median step")
     if progress.loss_so_far is not None:
-        parts.append(f"training loss so far {_loss(progress)}")
+        parts.append(f"training loss {_loss(progress)}")
     if progress.eval_loss is not None:
         parts.append(f"validation loss {units.format_number(progress.eval_loss)}")
     if progress.usd_so_far is not None:

@@ -199,7 +199,7 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
     steps = "-" if done is None else units.format_count(done)
     steps += f" of {units.format_count(planned)}" if planned and done is not None else ""
     # beside all tokens and the whole time stands the rate over the run
-    rates, shares = "-" if rate is None else units.format_rate(rate), words.mfu(analysis)[1].replace("unknown", "-")
+    rates, shares = "-" if rate is None else units.format_rate(rate), words.mfu(analysis).replace("unknown", "-")
     if (mean := analysis.mean_apart) is not None:
         rates = f"{units.format_rate(mean).removesuffix(' tok/s')} (median {rates.removesuffix(' tok/s')})"
     if mean is not None and analysis.mean_mfu is not None:

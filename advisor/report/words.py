@@ -63,20 +63,20 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
     outlook, rows = analysis.forecast, []
     spent = units.format_seconds(analysis.spent_hours and analysis.spent_hours * HOUR)
     part = steps_of_a_part(analysis.case)
-    rows.append((f"{part} (this log)" if part else "so far", spent, units.format_usd(analysis.spent_usd)))
-    for name, hours, usd in (
-        ("still to come", outlook.rest_hours, outlook.rest_usd),
-        ("the whole run", outlook.total_hours, outlook.total_usd),
-    ):
-        if hours is not None:
-            rows.append(_bill(name, hours, usd))
+    rest = outlook.rest_hours if outlook.rest_hours is not None and outlook.rest_hours.value > 0 else None
+    so_far = "the whole run" if analysis.run.status is Status.COMPLETED else "so far"
+    rows.append((f"{part} (this log)" if part else so_far, spent, units.format_usd(analysis.spent_usd)))
+    if rest is not None:
+        rows.append(_bill("still to come", rest, outlook.rest_usd))
+    if outlook.total_hours is not None and (rest is not None or part):
+        rows.append(_bill("the whole run", outlook.total_hours, outlook.total_usd))
     worth = [finding for finding in analysis.findings if worth_saying(finding.saved_hours, finding.saved_usd)]
     rows += [
-        _bill(f"saved by fixing: {shortened(finding.title, 60)}", finding.saved_hours, finding.saved_usd)
+        _bill(f"avoidable ({finding.code.replace('_', ' ')})", finding.saved_hours, finding.saved_usd)
         for finding in worth
     ]
     if len(worth) > 1 and analysis.savings is not None:
-        rows.append(_bill("saved in total (overlaps counted once)", analysis.savings.hours, analysis.savings.usd))
+        rows.append(_bill("avoidable in total (overlaps counted once)", analysis.savings.hours, analysis.savings.usd))
         if any(finding.code in EXPECTED for finding in worth):
             rows.append(("(future interruptions are not included)", "", ""))
     elif len(worth) > 1:
@@ -128,7 +128,7 @@ def finding_lines(finding: Finding) -> list[str]:
 
 def grounds(finding: Finding) -> str:
     """Says which rule made a finding, and how sure it is."""
-    return f"Rule {finding.code}, {finding.confidence.value} confidence: {finding.threshold}"
+    return f"Rule `{finding.code}` · {finding.confidence.value} confidence: {finding.threshold}"
 
 
 def speed(analysis: Analysis) -> Pairs:
@@ -136,12 +136,14 @@ def speed(analysis: Analysis) -> Pairs:
     expected = analysis.case.expected
     mean, of = analysis.mean_apart, ", median step" if analysis.mean_apart else ""
     rows = [("tokens per second over the run", units.format_rate(mean))] if mean else []
-    rows.append((f"tokens per second{of}", units.format_rate(analysis.tokens_per_second)))
+    if analysis.tokens_per_second is not None:
+        rows.append((f"tokens per second{of}", units.format_rate(analysis.tokens_per_second)))
     if expected is not None and (rate := expected.tokens_per_second) is not None:
         rows.append(("tokens per second expected here", units.format_estimate(rate, units.format_rate)))
     if mean and analysis.mean_mfu is not None:
         rows.append(("MFU over the run", units.format_percent(analysis.mean_mfu)))
-    rows.append((mfu(analysis)[0] + of, mfu(analysis)[1]))
+    if (share := mfu(analysis)) != units.UNKNOWN:
+        rows.append((f"MFU{of}", share))
     if expected is not None and expected.mfu is not None:
         rows.append(("MFU expected here", units.format_estimate(expected.mfu, units.format_percent)))
     work = analysis.case.workload
@@ -149,19 +151,19 @@ def speed(analysis: Analysis) -> Pairs:
     whole = analysis.case.plan is not None or work is None or work.gpus == 1
     if expected is not None and expected.peak_reserved_bytes is not None and whole:
         rows.append(("memory expected here", units.format_estimate(expected.peak_reserved_bytes, units.format_bytes)))
-    usd = price(analysis.case)
-    rows.append(("price per hour, all GPUs", units.format_usd_rate(usd)))
+    if (usd := price(analysis.case)) is not None:
+        rows.append(("price per hour, all GPUs", units.format_usd_rate(usd)))
     if source := analysis.case.notes.get("price"):
         rows.append(("price from", source))
     return rows
 
 
-def mfu(analysis: Analysis) -> tuple[str, str]:
-    """Returns the name and value of MFU, by exact FLOPs, or as logged if the model's shape or the GPU is unknown."""
+def mfu(analysis: Analysis) -> str:
+    """Returns the MFU by exact FLOPs over the dense peak, or as logged if the model's shape or the GPU is unknown."""
     logged = logged_mfu(analysis.case)
     if analysis.mfu is None and logged is not None:
-        return "MFU", f"{units.format_percent(logged)} as logged"
-    return "MFU, exact FLOPs over the dense peak", units.format_percent(analysis.mfu)
+        return f"{units.format_percent(logged)} as logged"
+    return units.format_percent(analysis.mfu)
 
 
 def outlook(analysis: Analysis) -> Pairs:
@@ -176,8 +178,9 @@ def outlook(analysis: Analysis) -> Pairs:
     elif not over:
         rows.append(("final training loss", f"not predicted: {loss.reason}"))
     rows += limits(analysis.case, analysis.given.targets, forecast)
-    if too_small := [f"{place.gpus} x {place.name}" for place in forecast.elsewhere if place.fits is False]:
-        rows.append(("at this micro-batch it does not fit", ", ".join(too_small)))
+    too_small = [f"{place.gpus} x {place.name}" for place in forecast.elsewhere if place.fits is False]
+    if too_small and analysis.case.workload is not None and analysis.case.workload.gpus == 1:
+        rows.append(("does not fit at this micro-batch", ", ".join(too_small)))
     if forecast.advice.stop:
         rows.append(("stop now", "; ".join(forecast.advice.reasons)))
     return rows

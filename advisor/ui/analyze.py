@@ -208,7 +208,7 @@ def _curves(analyses: Sequence[Analysis]) -> None:
         st.caption("These logs have no curves to draw.")
         return
     names, look = _controls(offered)
-    drawn = [(name, overlay(analyses, name, look, validation=True)) for name in names]
+    drawn, captions = [(name, overlay(analyses, name, look, validation=True)) for name in names], set[str]()
     for first in range(0, len(drawn), 2):
         pair = drawn[first : first + 2]
         columns = side_by_side(f"curves-{first}", (1,) * len(pair))
@@ -219,7 +219,9 @@ def _curves(analyses: Sequence[Analysis]) -> None:
                 continue
             column.markdown(f"**{escaped(plot.title)}**")
             column.altair_chart(plot.chart, width="stretch", key=f"curve-{name}")
-            column.caption(in_controls(plot.caption, ANALYZE))
+            if plot.caption not in captions:
+                column.caption(in_controls(plot.caption, ANALYZE))
+            captions.add(plot.caption)
 
 
 def _controls(offered: dict[str, str]) -> tuple[list[str], Look]:
@@ -227,11 +229,12 @@ def _controls(offered: dict[str, str]) -> tuple[list[str], Look]:
     known = [name for name in st.session_state.get(CURVES, []) if name in offered]
     if CURVES in st.session_state and known != st.session_state[CURVES]:
         st.session_state[CURVES] = known  # other logs have other curves
+    titles = offered | ({LOSS: "Training and validation loss"} if {LOSS, "eval_loss"} <= {*offered} else {})
     first = [name for name in (LOSS, "tokens_per_second") if name in offered] or [next(iter(offered))]
     names = columns[0].multiselect(
-        "Curves", list(offered), first, key=CURVES, bind=QUERY, format_func=offered.__getitem__,
+        "Curves", list(offered), first, key=CURVES, bind=QUERY, format_func=titles.__getitem__,
         max_selections=_MOST_CURVES, placeholder="choose some",
-        help="A quantity of the logs. The training loss is drawn with the validation loss.",
+        help="A quantity of the logs.",
     )  # fmt: skip
     against = columns[1].selectbox(
         "Against", list(AXES), key=AGAINST, bind=QUERY, format_func=AXES.__getitem__,
@@ -284,12 +287,17 @@ def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
 
 
 def finding_line(finding: Finding, *, opened: bool = False) -> None:
-    """Draw one finding in a line, with what it saves; a click shows its evidence, likely causes and what to do."""
+    """Draw one finding in a line, with what it saves; a click shows its evidence, likely causes and what to do.
+
+    The first action of the main finding, which is `opened`, stands above already.
+    """
     badge = f":{COLOURS[finding.severity]}-badge[{finding.severity.value}]"
     saves = f" · saves {escaped(saved)}" if (saved := words.saving(finding)) else ""
     with st.expander(f"{badge} **{escaped(finding.title)}**{saves}", expanded=opened):
-        st.markdown("\n".join(f"- {in_controls(capital(text), ANALYZE)}" for text in words.finding_lines(finding)))
-        st.caption(escaped(words.grounds(finding)))
+        lines = [line for line in words.finding_lines(finding) if not line.startswith("saves: ")]
+        lines = [line for line in lines if not (opened and line == f"do: {finding.actions[0]}")]
+        st.markdown("\n".join(f"- {in_controls(capital(text), ANALYZE)}" for text in lines))
+        st.caption(in_controls(words.grounds(finding), ANALYZE))
 
 
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:

@@ -10,7 +10,7 @@ from advisor import units
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibration.fit import FitEvidence
 from advisor.calibration.measure import describe
-from advisor.calibration.quality import burst_lines, with_quality
+from advisor.calibration.quality import burst_lines, configurations, with_quality
 from advisor.hardware.here import first_card
 from advisor.laws.held_out import HeldOut
 from advisor.options import FAMILIES
@@ -34,7 +34,7 @@ def page() -> None:
     card = first_card()
     here = f"an {card}" if card else "no NVIDIA GPU: its CPU can be calibrated"
     st.markdown(
-        f"This machine has **{here}**. A calibration trains here in short bursts and fits a model of the speed to them."
+        f"This machine has **{here}**. A calibration trains here in short bursts and learns the speed from them."
     )
     entries = [with_quality(entry) for entry in loaders.store().list_calibrations()]
     now = calibrating(loaders.store()).look()
@@ -71,14 +71,9 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
 
     `used` is what plans use: the newest calibration of the device that was not rejected.
     """
-    quality, held_out = entry.quality, _held_out(entry)
+    quality = entry.quality
     assert quality is not None  # judged already, in `page`
-    good = quality.verdict == Verdict.GOOD
-    judged = str(quality.verdict) if good else consequence(quality, entry.device_key)
-    if held_out is not None:
-        median, inside = (units.format_percent(round(share, 2)) for share in (held_out.median, held_out.coverage))
-        inside = f"; {inside} of the checks lay in their 80 % intervals" if good else ""  # else its reason says so
-        judged = f"{capital(judged)}. Typical error: {median}{inside}"
+    good, judged = quality.verdict == Verdict.GOOD, capital(consequence(quality))
     if used is not None and used is not entry and used.quality is not None:
         judged += f". Plans keep using {used.id} ({used.quality.verdict})"
     kind, icon = (st.success, ":material/check_circle:") if good else (st.warning, ":material/warning:")
@@ -176,13 +171,13 @@ def _known(entries: list[CalibrationEntry]) -> None:
             "Calibration": entry.id,
             "Device": entry.device_name or entry.device_key,
             "Age": units.format_seconds((now - datetime.fromisoformat(entry.created)).total_seconds()),
-            "Bursts": str(len(loaders.calibration(entry).bursts)),
+            "Configurations": str(configurations(loaders.calibration(entry))),
             "Typical error": units.format_percent(held_out.median) if held_out else "unknown",
             "Inside": units.format_percent(held_out.coverage) if held_out else "unknown",
             "Verdict": verdict(entry.quality) if entry.quality else "unknown",
             "From": "shipped" if entry.shipped else "here",
         })  # fmt: skip
-    frame, config = typed(rows, ("Age", "Bursts", "Typical error", "Inside"))
+    frame, config = typed(rows, ("Age", "Configurations", "Typical error", "Inside"))
     picked = st.dataframe(
         frame, hide_index=True, on_select="rerun", selection_mode="multi-row", column_config=config, key="calibrations"
     ).selection.rows
@@ -199,7 +194,7 @@ def _known(entries: list[CalibrationEntry]) -> None:
 def _one(entry: CalibrationEntry) -> None:
     """Draw what plans do with a calibration, and the button that removes it."""
     if entry.quality is not None:
-        st.caption(escaped(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"))
+        st.caption(escaped(f"{entry.id}: {consequence(entry.quality)}"))
     if (settings := settings_table(loaders.calibration(entry))) is not None:
         st.markdown(escaped(capital(settings.title)))
         grid(settings)

@@ -66,7 +66,7 @@ AXES = {
     "usd": ("cost", "dollars since its first step"),
 }  # the names of the axis on its button and below the chart
 LOSS_SO_FAR = "the mean of the last 2 % of the steps, at least five"
-BAR = "Time, of predicted"
+BAR = "Time / predicted"
 _WIDTHS = {"Loss": 60, "Done": 70, "Spent": 75, "Device": 75}  # pixels, so that a window of 900 shows the whole table
 LEAST_REACH, MOST_REACH = 0.05, 0.5  # of the predicted value, to either side of it where intervals are drawn
 
@@ -192,10 +192,10 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
     requested = [folders.index(name) for name in st.query_params.get_all(RUN) if name in folders]
     columns = {
         "State": st.column_config.MultiselectColumn(options=list(STATES), color=list(STATES.values()), width=100),
-        "Loss so far": st.column_config.LineChartColumn(color=charts.REJECTED, width=100, help=capital(LOSS_SO_FAR)),
+        "Loss curve": st.column_config.LineChartColumn(color=charts.REJECTED, width=100, help=capital(LOSS_SO_FAR)),
         BAR: st.column_config.ProgressColumn(
-            min_value=0, max_value=200, format="%.0f %%", color=charts.ACTUAL, width=120,
-            help="Wall clock as a share of the prediction: a bar that is half full is as predicted.",
+            min_value=0, max_value=100, format="%.0f %%", color=charts.ACTUAL, width=120,
+            help="Wall clock as a share of the prediction: a full bar took as long as predicted, or longer.",
         ),
     }  # fmt: skip
     picked = st.dataframe(
@@ -222,7 +222,7 @@ def _run_row(run: RunSummary, name: str, time: float | None) -> dict[str, object
         "State": [state],
         "Run": name,
         "Tags": ", ".join(run.tags),
-        "Loss so far": loss_sketch(run.path),
+        "Loss curve": loss_sketch(run.path),
         "Loss": run.loss,
         BAR: time,
         "Done": 100 * (run.step or 0) / run.steps if run.steps else None,
@@ -343,7 +343,7 @@ def _curves(reviewed: list[Reviewed], colours: dict[str, str], axis: str) -> Non
     chart = charts.lines(rows, x=across, title=title, colours=of_runs, behind=behind, named=False)
     st.altair_chart(charts.zoomable(chart), width="stretch")
     st.caption(
-        "Bold: the loss so far. Faint: each loss as logged.",
+        "Bold: smoothed. Faint: as logged.",
         help=f"{capital(LOSS_SO_FAR)}, as in the list and the comparison.",
     )
 

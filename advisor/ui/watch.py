@@ -190,14 +190,16 @@ def _bar(bar: TimeBar, sentence: str) -> str:
 def _numbers(progress: Progress, loss: Estimate | None) -> None:
     """Draw the numbers, each with its prediction: green if the prediction holds, orange if not, else grey."""
     running = goes_on(progress.state)
-    validation = f" (validation {units.format_number(progress.eval_loss)})" if progress.eval_loss is not None else ""
+    validation = f"validation {units.format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
     mfu = f" Now {units.format_percent(progress.mfu)}." if progress.mfu is not None else ""
     rate, cost = progress.tokens_per_second_predicted, progress.usd_predicted
     steps = f"{units.format_count(progress.step)} of {units.format_count(progress.steps)} steps"
     complete = progress.outcome == Outcome.COMPLETED  # whose time and plan stand above
-    done = units.format_percent(progress.step / progress.steps) if progress.steps and not complete else None
+    done = units.format_percent(progress.step / progress.steps) if progress.steps else None
     seen = f"Optimizer steps done; {units.format_tokens(progress.tokens)} tokens seen."
-    rows: list[tuple[str, str, str | None, _Colour, str]] = [("Progress", steps, done, "off", seen)]
+    rows: list[tuple[str, str, str | None, _Colour, str]] = []
+    if not complete:
+        rows.append(("Progress", steps, done, "off", seen))
     if progress.tokens_per_second is None and progress.tokens_planned == 0:  # an adopted command logs only steps
         pace = progress.step_seconds_predicted
         rows.append(
@@ -207,11 +209,12 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
     else:
         here = progress.loss_expected if running else None
         expected = f"{_planned(here, units.format_number)} here" if here else _planned(loss, units.format_number)
+        below = "; ".join(filter(None, (expected, validation) if here else (validation, expected)))
         numbers = units.format_number(progress.loss_so_far), units.format_rate(progress.tokens_per_second)
         smoothed, speed = ("–", "–") if progress.step_seconds is None else numbers  # no step has ended
         rows += [
-            ("Loss so far" + validation, smoothed, expected, "off",
-             "Of training, in nats per token: the mean of the last 2 % of the steps, at least five."),
+            ("Training loss, smoothed", smoothed, below or None, "off",
+             "In nats per token: the mean of the last 2 % of the steps, at least five."),
             ("Throughput now" if running else "Throughput, median step", speed, _planned(rate, units.format_rate),
              _colour(rate, progress.tokens_per_second, least=True),
              f"At the median {f'of the newest {PACE_STEPS} steps' if running else 'of all steady steps'}. MFU: model "
@@ -224,11 +227,12 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
         usd = end.value if end else progress.usd_so_far
         whole = not progress.stops_early if running else complete
         rows.append(
-            ("Dollars so far" + at_end, units.format_usd(progress.usd_so_far), _planned(cost, units.format_usd),
-             _colour(cost, usd if whole else None), "Rent of all GPUs since the start of the process.")
+            ("Dollars" + ("" if complete else " so far") + at_end, units.format_usd(progress.usd_so_far),
+             _planned(cost, units.format_usd), _colour(cost, usd if whole else None),
+             "Rent of all GPUs since the start of the process.")
         )  # fmt: skip
-    else:  # the user's own machine costs nothing, so time is more informative
-        planned = None if complete else _planned(progress.total_seconds_predicted, units.format_seconds)
+    elif not complete:  # the user's own machine costs nothing, so time is more informative
+        planned = _planned(progress.total_seconds_predicted, units.format_seconds)
         rows.append(("Time so far", units.format_seconds(progress.elapsed_seconds), planned, "off", "Since its start."))
     columns = st.container(key="pair-numbers").columns(len(rows))
     for column, (label, value, plan, colour, explained) in zip(columns, rows, strict=True):

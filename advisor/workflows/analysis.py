@@ -33,7 +33,7 @@ from advisor.findings.run_facts import (
     print_gap,
     steps_done,
 )
-from advisor.findings.savings import worth_saying
+from advisor.findings.savings import GO_ON, worth_saying
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
@@ -75,7 +75,9 @@ _NO_STEP = {"completed": "completed without a printed step", "did": "printed no 
             "is running and has done": "is running and has printed no step yet"}  # fmt: skip
 _ALL_DONE = re.compile(r"reached |(?:all|\d+ of) [\d,]+ steps done")
 # titles of findings that say no more than how the run ended
-_ONLY_THE_END = re.compile(r"The run (crashed|was killed from outside)(, no step read| at step [\d,.]+( of .*)?)?")
+_ONLY_THE_END = re.compile(
+    r"The run (crashed|was killed (?:from outside|for lack of host memory))(, no step read| at step [\d,.]+( of .*)?)?"
+)
 _LOG_ENDS = re.compile(r"^the log ends at \w+ [\d.e+]+(?: of [\d.e+]+)?")
 # the place in the reason of an end
 _AT = re.compile(r" (?:before the first \w+|after \w+ [\d.e+]+(?: of [\d.e+]+)?)(?=:|$)")
@@ -315,7 +317,7 @@ def _verdict(case: Case, findings: Sequence[Finding], main: Finding | None, judg
         happened = f"It does not run on the GPU. {happened}"
     problem, look, change = "", "", main.actions[0] if main is not None and main.actions else ""
     if main is None or (main.severity is Severity.NOTE and not cut):
-        problem = f"none found in {_what_was_checked(judged)}"
+        problem = f"no error or warning in {_what_was_checked(judged)}"
         look, change = " → ".join(filter(None, (main.title, change))) if main is not None else "", ""
     elif not (main.severity is Severity.ERROR and main.code in _EXPLAINED) and not (cut and _how_far(case)):
         problem = "" if len(case.run.runs) < 2 and _ONLY_THE_END.fullmatch(main.title) else main.title
@@ -352,6 +354,8 @@ def _ending(case: Case, *, reasoned: bool, broken_from: float | None = None) -> 
         verb, why = "completed its", ""
     for own in ("the log says so: ", f"{run.status.words}: "):
         why = f"the log says “{shortened(why.removeprefix(own), 160)}”" if why.startswith(own) else why
+    head, found, said = why.partition(" ran out: ")
+    why = f"{head} ran out. The log says “{shortened(said, 120)}”" if found else why
     without = _NO_STEP.get(verb) or f"{verb.removesuffix(' after')}, and no step was read"
     verb = "printed" if verb == "did" and far.endswith(("row", "rows")) else verb
     only_why = run.status is Status.NO_END and why and not far and not losses
@@ -462,13 +466,11 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
     part = f" for {part}" if (part := steps_of_a_part(case)) else ""
     cost = f"{units.format_seconds(hours * 3600)}{money}{part}"
     pace, share, logged = run_metrics.pace(case), run_metrics.mfu(case), run_metrics.logged_mfu(case)
-    speed = f" at {units.format_rate(pace.tokens_per_second)}" if pace else ""
+    speed = f"; {units.format_rate(pace.tokens_per_second)}" if pace else ""
     mean = mean_rate(case)
     if pace and mean is not None and abs(mean / pace.tokens_per_second - 1) > _APART:
-        over = share * mean / pace.tokens_per_second if share is not None else None
-        whole = f", MFU {units.format_percent(over)}" if over is not None else ""
-        median = f"median step {units.format_rate(pace.tokens_per_second)}"
-        speed = f" at {units.format_rate(mean)}{whole} over the run; {median}"
+        speed = f"; {units.format_rate(mean)} over the run"
+        share = share * mean / pace.tokens_per_second if share is not None else None
     found = run_metrics.share_of_peak(case)
     if share is not None:
         speed += f", MFU {units.format_percent(share)}"
@@ -477,22 +479,25 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
     elif found is not None:
         peak = f"{units.format_percent(found)} of the peak of {_several(run_metrics.devices(case), 'GPU')}"
         speed += f", MFU unknown: it would be {peak}; how many were there? (--gpus)"
+    avoidable, later = "", ""
+    if main is not None and main.saved_hours is not None and worth_saying(main.saved_hours, main.saved_usd):
+        dear = main.saved_usd if main.saved_usd is not None and main.saved_usd.value > 0 else None
+        saved = units.format_centre(main.saved_hours.scaled(3600), units.format_seconds)
+        saved = units.format_centre(dear, units.format_usd) if dear else saved
+        over = case.run.status not in GO_ON
+        avoidable, later = (f", of which {saved} avoidable", "") if over else ("", f"; the change saves {saved}")
     rest = "" if usd is not None else "; price unknown"
     if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
         rest += f"; the rest would take {units.format_centre(outlook.rest_hours.scaled(3600), units.format_seconds)}"
         rest += f", {units.format_centre(outlook.rest_usd, units.format_usd)}" if outlook.rest_usd else ""
-    if main is not None and main.saved_hours is not None and worth_saying(main.saved_hours, main.saved_usd):
-        dear = main.saved_usd if main.saved_usd is not None and main.saved_usd.value > 0 else None
-        saved = units.format_centre(main.saved_hours.scaled(3600), units.format_seconds)
-        rest += f"; the change saves {units.format_centre(dear, units.format_usd) if dear else saved}"
-    return cost + speed + rest
+    return cost + avoidable + speed + rest + later
 
 
 def _what_was_checked(judged: Coverage) -> str:
     """Says which share of the checks could be made, and what to log for the others."""
     others = judged.checks - judged.possible
-    rest = f"; the other {others} need {' and '.join(judged.lacking[:2])} in the log" if judged.lacking else ""
-    return f"the {judged.possible} checks that this log allows{rest}"
+    rest = f"; {others} more need {' and '.join(judged.lacking[:2])} in the log" if judged.lacking else ""
+    return f"{judged.possible} checks{rest}"
 
 
 def _main_finding(findings: list[Finding], *, cut: bool) -> Finding | None:

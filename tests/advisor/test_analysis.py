@@ -217,25 +217,25 @@ def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store,
     twice = replace(found, findings=(worst, replace(worst, code="overfitting", title="It overfits")))
     twice = replace(twice, savings=savings(found.case, twice.findings))
     rows = {name: (hours, usd) for name, hours, usd in words.money(twice)}
-    assert rows["saved by fixing: It overfits"] == rows["saved by fixing: Loss is NaN from step 100 on"]
+    assert rows["avoidable (overfitting)"] == rows["avoidable (loss not finite)"]
     assert twice.savings.hours.value == pytest.approx(worst.saved_hours.value)  # the same steps
-    assert "saved in total (overlaps counted once)" in rows
+    assert "avoidable in total (overlaps counted once)" in rows
     tiny = replace(worst, saved_hours=worst.saved_hours.scaled(1e-3), saved_usd=worst.saved_usd.scaled(1e-3))
     rows = [name for name, _, _ in words.money(replace(found, findings=(tiny, tiny)))]
-    assert not any(name.startswith("saved") for name in rows) and words.saving(tiny) == ""
+    assert not any(name.startswith("avoidable") for name in rows) and words.saving(tiny) == ""
 
 
 def test_a_machine_that_costs_nothing_saves_hours_and_no_dollars(store, tmp_path):
     found = analyze(write_log(tmp_path / "run.log", nan_from=100), Given(usd_per_gpu_hour=0.0), store)
     rows = {name: (hours, usd) for name, hours, usd in words.money(found)}
-    assert rows["saved by fixing: Loss is NaN from step 100 on"][1] == "$0.00"
-    assert "$" not in words.saving(found.findings[0]) and "saves $" not in found.verdict.cost
+    assert rows["avoidable (loss not finite)"][1] == "$0.00"
+    assert "$" not in words.saving(found.findings[0]) and "$" not in found.verdict.cost.partition("of which")[2]
 
 
 def test_notes_alone_are_no_alarm(store):
     found = analyze(example_run(), Given(), store)
     assert all(finding.severity == "note" for finding in found.findings)
-    assert found.verdict.problem.startswith("none found in the ")
+    assert found.verdict.problem.startswith("no error or warning in ")
 
 
 def test_runs_that_declare_the_same_are_held_against_the_first(store, tmp_path):
@@ -342,7 +342,7 @@ def test_where_little_could_be_checked_silence_is_no_praise(tmp_path):
     log.write_text("step,loss\n" + "".join(f"{n},{3 / n**0.2:.4f}\n" for n in range(1, 40)))
     analysis = analyze(log, Given(), Store(tmp_path / "store"))
     assert not analysis.findings
-    assert "checks that this log allows; the other 55 need step times and the GPU's name" in analysis.verdict.problem
+    assert "checks; 55 more need step times and the GPU's name" in analysis.verdict.problem
     assert "nothing wrong" not in analysis.verdict.problem
 
 

@@ -264,7 +264,7 @@ CASES = {
     "a time limit of the second run": (TWICE, (), "time_limit", {"time_limit": ("at step 200 of run 2",)}, ()),
     "rows without a step": ("".join(by_epochs()), (), "", {"overfitting": ("epoch 0.99",)}, ()),
     "rows whose sum tells the step": ("".join(by_sum()), (), "", {"overfitting": (
-        "best at step 160", "1: keep a checkpoint near step 160, if one was kept")}, ("at_chance",)),
+        "best at step 160", "1: use the checkpoint nearest step 160 if there is one")}, ("at_chance",)),
     # a loss that a bar prints as no number is none
     **{word: (bars(word), (), "diverged", {"loss_not_finite": ("from step 260 on", "seen: 18 of 30 rows")}, ())
        for word in ("nan.0", "NaN", "-inf.0", "inf")},
@@ -369,7 +369,7 @@ def test_a_total_stands_beside_the_mean_over_the_run(call, told, tmp_path):
     document, _ = told(text)
     assert document["throughput"] == pytest.approx(4096) and document["throughput_is"].startswith("median of ")
     assert document["mean_throughput"] == pytest.approx(4096 / 1.6)
-    assert document["verdict"][-1].startswith("Cost: 5.33 min at 2.56 k tok/s over the run; median step 4.1 k tok/s")
+    assert document["verdict"][-1].startswith("Cost: 5.33 min; 2.56 k tok/s over the run")
     shown = call("analyze", str(tmp_path / "run.log"))[1]
     assert "tokens per second, median step" in shown and "tokens per second over the run" in shown
 
@@ -389,8 +389,8 @@ def test_what_is_not_said(told):
     assert "harm" not in spike["title"] and not any(action.startswith("nothing") for action in spike["actions"])
     rows = [f"step {n} loss {4 - n / 100:.3f} val loss {2 + abs(n - 100) / 100:.3f}" for n in range(10, 210, 10)]
     for saved, says in (
-        ((), "keep a checkpoint near step 100, if"),
-        (["saving checkpoint to out"], "keep the checkpoint of"),
+        ((), "use the checkpoint nearest step 100 if"),
+        (["saving checkpoint to out"], "use the checkpoint of"),
     ):
         kept = told("\n".join([*rows[:10], *saved, *rows[10:]]) + "\n")[1]["overfitting"]
         assert kept["actions"][0].startswith(says)
@@ -483,8 +483,7 @@ def test_a_log_that_begins_in_the_middle_of_its_run_says_which_steps_its_cost_is
 
 def test_a_run_out_of_time_has_one_number_for_what_is_left(told):
     document, found = told(megatron("", ending=LIMIT))
-    cost = document["verdict"][-1].split("the rest would take ")[-1].split(",")[0].split(";")[0]
-    assert f"the missing steps would take {cost}" in found["time_limit"]["evidence"][1]["text"]
+    assert "the rest would take " in document["verdict"][-1] and len(found["time_limit"]["evidence"]) == 1
 
 
 LLMC = """\

@@ -309,7 +309,7 @@ def test_the_bar_of_a_complete_run_has_its_time_and_the_planned_time():
     history = seen(header(), *steps(1, 100, 0.3), final)
     done = look(history, plan.config, plan=plan, now=START + 30, state="finished", outcome="completed")
     bar, planned = time_bar(done), done.total_seconds_predicted
-    assert bar.now == 1.0 and bar.limit is None and bar.end_words.startswith("planned ")  # it took longer than planned
+    assert bar.now == 1.0 and bar.limit is None and bar.end_words == "predicted"  # it took longer than planned
     assert bar.end == pytest.approx([end / 32.0 for end in (planned.value, planned.low, planned.high)])
 
 

@@ -377,7 +377,7 @@ def test_an_mfu_that_the_log_prints_is_shown_where_ours_is_unknown(tmp_path):
     found = analyzed(tmp_path, lines)
     assert found["mfu"] is None and found["logged_mfu"] == pytest.approx(0.438)
     shown = CliRunner().invoke(command, [str(tmp_path / "run.log")]).output
-    assert "43.8 % as logged" in shown and "MFU, exact FLOPs over the dense peak" not in shown
+    assert "43.8 % as logged" in shown
 
 
 def test_a_report_ends_with_what_matters(asked, tmp_path):
@@ -389,7 +389,7 @@ def test_a_report_ends_with_what_matters(asked, tmp_path):
     assert "logged_mfu: an MFU that the log prints, to be checked" in everything
     calm = tmp_path / "calm.log"
     calm.write_text("".join(f"step {n} loss {6 - 0.01 * n:.3f}\n" for n in range(1, 60)))
-    assert CliRunner().invoke(command, [str(calm)]).output.rpartition("Problem: ")[2].startswith("none found in the ")
+    assert CliRunner().invoke(command, [str(calm)]).output.rpartition("Problem: ")[2].startswith("no error or ")
 
 
 def falling(n):

@@ -14,7 +14,7 @@ from advisor.findings.forecast import rest_seconds
 from advisor.findings.run_facts import has_words, last_checkpoint, planned_steps, price, steps_done
 from advisor.findings.savings import mean_step_seconds, whole_run_seconds
 from advisor.readers.run_table import Event, Status
-from advisor.units import HOUR, format_centre, format_count, format_percent, format_seconds, format_usd
+from advisor.units import HOUR, format_count, format_percent, format_seconds, format_usd
 
 # files that a program cannot write; one of data that it cannot read has another name
 _UNWRITTEN = re.compile(
@@ -55,14 +55,8 @@ def _where(case: Case) -> str:
 
 
 def _evidence(case: Case, event: Event | None) -> list[Evidence | str]:
-    """Return the last words of the run, and what the missing steps would take at the pace so far."""
-    rest, usd = rest_seconds(case), price(case)
-    rest = rest if rest is not None and rest.value > 0 else None
-    cost = f", {format_centre(rest.scaled(usd / HOUR), format_usd)}" if rest and usd else ""
-    return [
-        seen(event.text, event.step, event.step) if event else case.run.status_reason,
-        f"the missing steps would take {format_centre(rest, format_seconds)}{cost} at the pace so far" if rest else "",
-    ]
+    """Return the last words of the run."""
+    return [seen(event.text, event.step, event.step) if event else case.run.status_reason]
 
 
 def detect_nccl_timeout(case: Case) -> Verdict:
@@ -167,7 +161,7 @@ def detect_killed(case: Case) -> Verdict:
     return finding(
         "killed",
         text=row,
-        title=f"The run was killed from outside{_where(case)}",
+        title=f"The run was killed {'for lack of host memory' if host else 'from outside'}{_where(case)}",
         evidence=_evidence(case, event),
         confidence="high" if event and not row.startswith("perhaps") else "medium",
     )

@@ -249,7 +249,7 @@ def detect_too_good(case: Case) -> Verdict:
     if (not first_epoch and epoch is not None) or ((not first_epoch or not language) and end >= least):
         return None  # after several epochs the data are memorised, which is another finding
     step = float(losses.step[low[0]])
-    when = f" {epoch:.2g} epochs into its data" if epoch is not None else ""
+    when = f" {epoch:.2g} epochs into the data" if epoch is not None else ""
     known = f"the next token is known with {format_percent(math.exp(-end))}"
     return finding(
         "too_good",

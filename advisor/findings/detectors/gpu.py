@@ -119,7 +119,7 @@ def detect_utilization(case: Case) -> Verdict:
         return finding(  # no GPU draws so little power under load
             "gpu_idle",
             title=f"The GPU draws {format_watts(series.median(watts))}: it computes nothing",
-            evidence=f"median of {len(watts)} readings, highest {format_watts(float(watts.max()))}",
+            evidence=f"power is the median of {len(watts)} readings, highest {format_watts(float(watts.max()))}",
         )
     idle = run_metrics.idle_stretches(case)  # stretches of minutes in which nothing ran are another finding
     left_out = np.concatenate(idle) if idle else np.zeros(0, int)

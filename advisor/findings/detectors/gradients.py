@@ -39,7 +39,7 @@ def detect_grad_norm_not_collected(case: Case) -> Verdict:
         severity="note" if moves or len(losses) < _FEWEST_ROWS else "warning",
         title=f"Gradient norm is printed as 0 in all {len(norms)} rows"
         + (" while the loss moves: it was not collected" if moves else ", and the loss hardly moves"),
-        evidence=seen(f"0 in {len(norms)} rows", norms.step[0], norms.step[-1]),
+        evidence=seen(f"the norm is 0 in {len(norms)} rows", norms.step[0], norms.step[-1]),
         confidence="high" if moves else "low",
         causes=("the framework computes the norm only when clipping is on, or not under this optimizer",)
         if moves
@@ -63,7 +63,7 @@ def detect_grad_norm_large(case: Case) -> Verdict:
     return finding(
         "grad_norm_large",
         text="grad_norm_large_at_start" if early else "grad_norm_large",
-        title=f"Gradient norm {top:.4g} at step {norms.step[place]:g}, {top / usual:.0f}× its median, "
+        title=f"Gradient norm {top:.4g} at step {norms.step[place]:g}, {top / usual:.0f}× the median, "
         + ("once" if often == 1 else f"one of {often} such rows")
         + (" (at the start)" if early else ""),
         evidence=seen(
@@ -145,6 +145,6 @@ def detect_loss_scale_skips(case: Case) -> Verdict:
         severity="error" if share > _BROKEN else "warning",
         title=f"{format_percent(share)} of the steps after the start are skipped by fp16 loss scaling: paid for, not "
         "learnt from",
-        evidence=(seen(f"{total:g} skipped of {base:g}", last=step.max()), scales_seen),
+        evidence=(seen(f"{total:g} of {base:g} steps skipped", last=step.max()), scales_seen),
         saved=cost_of_steps(case, total),
     )

@@ -89,7 +89,7 @@ def detect_overfitting(case: Case) -> Verdict:
             "generalisation_gap",
             severity="warning" if is_language(case) else "note",
             title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
-            evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
+            evidence=seen(f"the gap is {held_out - train:.3g}", last=evals.step[-1]),
         )
     rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
     return _overfitting(case, losses, rises, len(sets)) if rises else None
@@ -115,7 +115,7 @@ def _at_chance(case: Case, losses: Curve) -> Finding | None:
     if len(losses) < _FEWEST_EVALS or float(np.median(tail(losses.value))) > _FALLEN * float(losses.value[0]):
         return None  # nothing is learned at all, which is another finding
     classes = round(math.exp(float(evals.value[0])))
-    best = f"validation loss {evals.value.min():.4g} at its best, {evals.value[-1]:.4g} at the end"
+    best = f"validation loss: lowest {evals.value.min():.4g}, last {evals.value[-1]:.4g}"
     return finding(
         "at_chance",
         severity="warning" if scored else "note",
@@ -204,9 +204,9 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     if len(losses) >= 4 and losses.counted == evals.counted:
         then, now = float(np.interp(step, losses.step, losses.value)), float(np.median(tail(losses.value)))
         last_loss = float(losses.value[-1])  # as it is in the table; the judgement is by the median of the last ones
-        gaps = f"{format_number(low - then)}, then {format_number(end - last_loss)}"
-        ends = f"{format_number(then)} there and {format_number(last_loss)} at the end"
-        gap = f"training loss {ends}; gap to validation {gaps}"
+        gaps = f"{format_number(low - then)} → {format_number(end - last_loss)}"
+        ends = f"training loss {format_number(then)} → {format_number(last_loss)}"
+        gap = f"from step {step:g} to the end: {ends}, gap to validation {gaps}"
         if then - now >= _STILL_FALLS * then > 0 and not len(scores):
             slight = _CREEPING + 3 * row_noise(evals.value) / low  # the best of many is a lucky one
     mild = a_part or stopped or worst.relative < slight or improves
@@ -222,19 +222,19 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
         "overfitting",
         severity="error" if bad else "note" if mild else "warning",
         title=f"{'Part of the' if a_part else 'Overfitting:'} validation loss{of_set} is best at step {step:g} "
-        f"({format_number(low)}) and {format_number(end)} at the end",
+        f"({low:.4g}), then rises to {end:.4g}",
         evidence=(
-            seen(f"validation loss{of_set} +{format_percent(end / low - 1)} since its best", step, last),
+            seen(f"validation loss{of_set} {format_percent.change(end / low - 1)} since step {step:g}", step, last),
             gap,
             (f"{len(rises)} of {sets} sets rise: {others}" if sets > 1 else ""),
-            seen(f"{format_percent(waste)} of the {counted} came after its best evaluation{since}", step, last),
+            seen(f"{format_percent(waste)} of the {counted} came after step {step:g}{since}", step, last),
         ),
         confidence="low" if a_part else "high" if len(evals) >= 5 else "medium",
         causes=("the other parts of the loss pay for it: the measure that counts decides" if a_part else "", *causes),
         actions=(
             "choose the checkpoint by the measure that counts (mAP, accuracy), not by this part"
             if a_part
-            else f"keep {best_kept(case, step)}; stop there next time (early stopping on the validation loss)",
+            else f"use {best_kept(case, step)}; next time stop early on the validation loss",
             *texts()["overfitting"]["actions"],
         ),
         saved=(None, None) if mild else (hours, usd),
@@ -292,7 +292,7 @@ def detect_accuracy_gap(case: Case) -> Verdict:
         "accuracy_gap",
         severity="warning" if gap >= _BAD_GAP_SCORE and fell else "note",
         title=f"Accuracy {format_percent(train)} in training, {format_percent(test)} on held-out data{at}",
-        evidence=seen(f"gap {format_percent(gap)} over the last evaluations", last=held_out.step[-1]),
+        evidence=seen(f"the gap over the last evaluations is {format_percent(gap)}", last=held_out.step[-1]),
         confidence="high" if len(held_out) >= 5 else "medium",
     )
 

@@ -59,7 +59,7 @@ def detect_learning_rate_zero(case: Case) -> Verdict:
     return finding(
         "learning_rate_zero",
         severity="note" if learnt else "error",
-        title="Learning rate is printed as 0 in all rows, but the loss falls: its digits are cut off"
+        title="Learning rate is printed as 0 in all rows, but the loss falls: the printed digits are cut off"
         if learnt
         else f"Learning rate is 0 in all {len(rates)} rows{fell}: nothing is learnt",
         evidence=seen(f"learning rate 0 in {len(rates)} of {len(rates)} rows", rates.step[0], rates.step[-1]),
@@ -173,7 +173,7 @@ def detect_never_decays(case: Case) -> Verdict:
     return finding(
         "ends_at_high_learning_rate",
         text="ends_at_high_learning_rate" if complete else "stopped_before_decay",
-        title=f"The run ends at {format_percent(last / peak)} of its peak learning rate"
+        title=f"The run ends at {format_percent(last / peak)} of the peak learning rate"
         + (f": about {FULL_DECAY_NATS:.2f} nats are left unused" if scratch else ""),
         evidence=seen(f"learning rate {last:.3g} at the end, peak {peak:.3g}", last=rates.step[-1]),
         actions=(
@@ -196,8 +196,8 @@ def detect_schedule_starts_again(case: Case) -> Verdict:
         step, before, after = resumed[0]
         return finding(
             "schedule_starts_again",
-            title=f"Taken up again at step {step:g}, the learning rate {'warms up' if after < before else 'starts'} "
-            f"anew: {before:.3g} before, {after:.3g} after",
+            title=f"The learning rate {'warms up' if after < before else 'starts'} anew after the restart at step "
+            f"{step:g}: {before:.3g} before, {after:.3g} after",
             evidence=[seen(f"learning rate {one:.3g} → {other:.3g}", at, at) for at, one, other in resumed[:5]],
         )
     returns, part = rate_returns(case.run), main_part(case.run)
@@ -211,7 +211,9 @@ def detect_schedule_starts_again(case: Case) -> Verdict:
         severity="warning" if back.sudden else "note",
         title=f"The learning rate starts again: {back.low:.3g} at step {back.low_step:g}, "
         f"{back.rate:.3g} at step {back.step:g}",
-        evidence=seen(f"peak {rates.value.max():.3g}, {rates.value[-1]:.3g} at the end", back.low_step, back.step),
+        evidence=seen(
+            f"learning rate: peak {rates.value.max():.3g}, {rates.value[-1]:.3g} at the end", back.low_step, back.step
+        ),
     )
 
 

@@ -175,7 +175,7 @@ def detect_loss_divergence(case: Case) -> Verdict:
         severity="error" if sure else "warning",
         title=f"Loss diverges: from {format_number(best)} at step {losses.step[start]:g} to {format_number(end)} "
         "at the end",
-        evidence=seen("both are medians of rows", losses.step[start], last),
+        evidence=seen("both losses are medians of rows", losses.step[start], last),
         confidence="high" if len(losses) >= _FEWEST_ROWS else "medium",
         actions=(
             f"stop; {_again(losses, float(losses.step[start]))} with half the learning rate",
@@ -279,7 +279,7 @@ def _validation_not_finite(case: Case) -> Verdict:
         title=f"Validation loss is {kind} in the last {lasting} of {len(rows)} evaluations"
         if len(sound)
         else f"Validation loss is {kind} in any of {len(rows)} evaluations",
-        evidence=seen(f"{lasting} of {len(rows)} evaluations NaN or infinite", start, last),
+        evidence=seen(f"{lasting} of {len(rows)} evaluations are NaN or infinite", start, last),
     )
 
 
@@ -298,7 +298,7 @@ def _told_by_program(case: Case) -> Verdict:
         evidence=seen(told[-1].text, step, step),
         causes=_not_finite_causes(case, len(losses)),
         actions=_not_finite_actions(case, losses, step or 0.0, len(losses), zeros=False),
-        threshold="the log's own message",
+        threshold="stated in the log",
     )
 
 

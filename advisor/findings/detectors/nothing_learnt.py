@@ -99,7 +99,7 @@ def detect_no_learning(case: Case) -> Verdict:
         "no_learning",
         severity="error" if fresh else "note",  # losses of diffusion, GANs and late parts are naturally flat
         title=title + (f", as guessing among {guess} classes gives" if guess else ""),
-        evidence=seen(f"noise of a row {row_noise(losses.value):.3g}", losses.step[0], losses.step[-1]),
+        evidence=seen(f"the noise of a row is {row_noise(losses.value):.3g}", losses.step[0], losses.step[-1]),
         confidence="high" if zero or (fresh and len(losses) >= 100) else "medium",
         causes=("the learning rate is 0 in every row" if zero else "", *texts()["no_learning"]["causes"]),
         saved=cost_of_steps(case, steps_done(case.run) or len(losses)) if fresh else (None, None),
@@ -191,14 +191,13 @@ def detect_noise_floor(case: Case) -> Verdict:
     scatters = level != 0 and noise >= _ROUGH * abs(level)
     if not scatters or not _MISLEADS * noise <= abs(last - level) <= _OUTLIER * noise or not has_level(case, losses):
         return None
-    error = f"standard error {1.2533 * noise / math.sqrt(len(recent)):.2g}"
-    median = f"level of the last {len(recent)} rows {level:.5g}, {error}"
+    error = f"the standard error of this level is {1.2533 * noise / math.sqrt(len(recent)):.2g}"
     return finding(
         "loss_noise",
-        title=f"Quote {level:.4g}, not the last loss of {last:.4g}: single rows vary by ±{noise:.2g}",
-        evidence=seen(median, losses.step[-len(recent)], losses.step[-1]),
-        actions=f"quote {level:.4g}, or the validation loss; differences under {2 * noise:.2g} between single rows "
-        "mean nothing",
+        title=f"Report {level:.4g}, the level of the last {len(recent)} rows, as the final loss, not {last:.4g}: "
+        f"the standard deviation of one row is {noise:.2g}",
+        evidence=seen(error, losses.step[-len(recent)], losses.step[-1]),
+        actions=f"ignore differences under {2 * noise:.2g} between single rows",
     )
 
 
@@ -223,7 +222,7 @@ def detect_frozen(case: Case) -> Verdict:
         return finding(
             "loss_frozen",
             title=f"The {name} loss is {still}: nothing is learnt",
-            evidence=seen(f"identical in {same} of {len(values)} rows", since, last),
+            evidence=seen(f"the loss is identical in {same} of {len(values)} rows", since, last),
             saved=cost_of_steps(case, last - since) if values.counted else (None, None),
         )
     return None
@@ -308,7 +307,7 @@ def detect_loss_zero(case: Case) -> Verdict:
         "loss_zero",
         severity="note" if follows else "error" if always else "warning",
         title=f"The training loss is 0 in the last {zeros} of {len(losses)} rows{held_out}: these steps teach nothing",
-        evidence=seen(f"0 as printed in {zeros} rows", since, last),
+        evidence=seen(f"the loss is printed as 0 in {zeros} rows", since, last),
         confidence="high" if always or held_out else "medium",
         saved=cost_of_steps(case, last - since) if losses.counted and not follows else (None, None),
     )
@@ -334,7 +333,7 @@ def detect_hardly_learns(case: Case) -> Verdict:
         severity="warning" if is_language(case) else "note",
         title=f"Hardly anything is learnt: loss {first:.4g} at the start, still {end:.4g} at the end",
         evidence=seen(
-            f"perplexity {math.exp(end):,.0f}; {format_percent(end / first)} of the first loss",
+            f"the loss at the end is {format_percent(end / first)} of the first loss; perplexity {math.exp(end):,.0f}",
             losses.step[0],
             losses.step[-1],
         ),

@@ -44,7 +44,8 @@ def detect_dead_signal(case: Case) -> Verdict:
         severity="warning" if known else "note",
         title=f"The {words}: these steps teach nothing",
         evidence=seen(
-            f"{len(values)} rows, from {values.value.min():.4g} to {values.value.max():.4g}", *values.step[[0, -1]]
+            f"rewards of {len(values)} rows, from {values.value.min():.4g} to {values.value.max():.4g}",
+            *values.step[[0, -1]],
         ),
     )
 
@@ -80,7 +81,7 @@ def detect_policy_collapsed(case: Case) -> Verdict:
     return finding(
         "policy_collapsed",
         title=f"The policy's entropy falls from {first:.3g} to {end:.2g}: it always does the same",
-        evidence=seen(f"under {_NO_CHOICE:g} nats for good after step {since:g}", since, entropy.step[-1]),
+        evidence=seen(f"the entropy stays under {_NO_CHOICE:g} nats after step {since:g}", since, entropy.step[-1]),
         saved=cost_of_steps(case, float(entropy.step[-1]) - since) if entropy.counted else (None, None),
     )
 
@@ -100,7 +101,7 @@ def detect_reward_flat(case: Case) -> Verdict:
         "reward_flat",
         title=f"The reward does not rise: {first:.4g} in the first third of the run, {end:.4g} in the last",
         evidence=seen(
-            f"single rows scatter by {scatter:.3g}, highest {rewards.value.max():.4g}",
+            f"rewards of single rows scatter by {scatter:.3g}, highest {rewards.value.max():.4g}",
             rewards.step[0],
             rewards.step[-1],
         ),
@@ -126,8 +127,8 @@ def detect_reward_collapse(case: Case) -> Verdict:
     step = float(rewards.step[best])
     return finding(
         "reward_collapse",
-        title=f"The reward collapses: {top:.4g} at step {step:g}, {end:.4g} at the end",
-        evidence=seen(f"lowest afterwards {level[best:].min():.4g}", step, rewards.step[-1]),
+        title=f"The reward collapses: from {top:.4g} at step {step:g} to {end:.4g} at the end",
+        evidence=seen(f"the lowest reward since step {step:g} is {level[best:].min():.4g}", step, rewards.step[-1]),
         confidence="high" if rewards is held_out else "medium",
-        actions=(f"keep {best_kept(case, step)}", "lower the learning rate, or clip and penalise KL more"),
+        actions=(f"use {best_kept(case, step)}", "lower the learning rate, or clip and penalise KL more"),
     )

@@ -41,12 +41,12 @@ def detect_generation_sets_step(case: Case) -> Verdict:
     mean, longest = (curve(case.run, name) for name in ("response_tokens", "response_longest"))
     tokens = [float(np.median(values.value)) for values in (longest, mean) if len(values)]
     words = f"; the longest answer has {tokens[0]:,.0f} tokens, the mean one {tokens[1]:,.0f}" if tokens[1:] else ""
-    cause = "the longest answer sets its time" if words and tokens[0] >= _LONG_TAIL * max(tokens[1], 1.0) else ""
+    cause = "the longest answer sets the time" if words and tokens[0] >= _LONG_TAIL * max(tokens[1], 1.0) else ""
     return finding(
         "generation_sets_step",
         title=f"Generation takes {format_percent(seconds / step)} of a step: "
-        + (cause or ("its engines are busy" if words else "the trainer waits for it")),
-        evidence=f"median {format_seconds(seconds)} of {format_seconds(step)}{words}",
+        + (cause or ("the engines are busy" if words else "the trainer waits")),
+        evidence=f"generation takes {format_seconds(seconds)} of a step of {format_seconds(step)} (medians){words}",
     )
 
 
@@ -61,7 +61,7 @@ def detect_trainer_waits(case: Case) -> Verdict:
     return finding(
         "trainer_waits",
         title=f"The trainer waits {format_percent(alone / step)} of a step for the engines' answers",
-        evidence=f"median {format_seconds(alone)} of {format_seconds(step)}",
+        evidence=f"the trainer waits {format_seconds(alone)} of a step of {format_seconds(step)} (medians)",
     )
 
 
@@ -76,7 +76,7 @@ def detect_log_probs_slow(case: Case) -> Verdict:
     return finding(
         "log_probs_slow",
         title=f"Log-probabilities take {passes / update:.1f} times as long as the update",
-        evidence=f"median {format_seconds(passes)} and {format_seconds(update)} of a step",
+        evidence=f"log-probabilities take {format_seconds(passes)}, the update {format_seconds(update)} (medians)",
     )
 
 
@@ -107,7 +107,7 @@ def detect_answers_cut(case: Case) -> Verdict:
     return finding(
         "answers_cut",
         title=f"{format_percent(end)} of the answers are cut at the limit{grew}",
-        evidence=seen(f"median of the last tenth of {len(cut)} rows", *cut.step[[0, -1]]),
+        evidence=seen(f"the share is the median of the last tenth of {len(cut)} rows", *cut.step[[0, -1]]),
     )
 
 
@@ -120,13 +120,13 @@ def detect_policy_drifts(case: Case) -> Verdict:
     if end >= max(_DRIFTED, _TIMES * first):
         shown, words = (
             kl,
-            f"The policy runs away: its KL is {format_number(first)} at first, {format_number(end)} at the end",
+            f"The policy runs away: KL {format_number(first)} at first, {format_number(end)} at the end",
         )
     elif share >= _CLIPPED:
         shown, words = clipped, f"Updates are too large: {format_percent(share)} of the tokens are clipped at the end"
     else:
         return None
-    highest = f"{len(shown)} rows, at most {format_number(float(shown.value.max()))}"
+    highest = f"the highest of {len(shown)} rows is {format_number(float(shown.value.max()))}"
     return finding("policy_drifts", title=words, evidence=seen(highest, *shown.step[[0, -1]]))
 
 

@@ -178,7 +178,7 @@ def detect_copies(case: Case) -> Verdict:
     return finding(
         "copies_of_one_run",
         title=f"Each step is in the log {run.rows / distinct:.2g} times: {why}",
-        evidence=f"{run.rows:,} records of {distinct:,} steps",
+        evidence=f"the log has {run.rows:,} records of {distinct:,} steps",
     )
 
 
@@ -214,7 +214,7 @@ def detect_steps_missing(case: Case) -> Verdict:
             "steps_missing",
             text="steps_beyond_planned",
             title=f"The log goes to step {done:,.0f}, beyond the {planned:,.0f} declared",
-            evidence=seen(f"{done / planned:.2f}× the declared steps", last=done),
+            evidence=seen(f"the log has {done / planned:.2f}× the declared steps", last=done),
         )
     intended = status in (Status.STOPPED, Status.COMPLETED)
     early = intended and any(event.kind == "early_stop" for event in case.run.events)  # the plan was only a limit
@@ -266,7 +266,7 @@ def detect_resume_lost(case: Case) -> Verdict:
                 before, after = float(np.median(left)), float(np.median(right))
                 learnt = float(losses.value[0]) - before
                 lost = after - before > max(_LOST * learnt, _NOISES * row_noise(losses.value), 0.0)
-                found += [(after - before, at, after, f"{after:.4g} after it, {before:.4g} before")]
+                found += [(after - before, at, after, f"loss {after:.4g} after the restart, {before:.4g} before")]
                 found = found if lost and learnt > 0 else found[:-1]
     if not found:
         if not step or vocab is None or unit is None:
@@ -281,6 +281,6 @@ def detect_resume_lost(case: Case) -> Verdict:
     _, at, after, text = max(found, key=lambda jump: jump[0])
     return finding(
         "resume_lost",
-        title=f"Taken up again at step {at:g}, the loss is {after:.4g}: what had been learnt is not there",
+        title=f"The loss is {after:.4g} after the restart at step {at:g}: what had been learnt is not there",
         evidence=seen(text, at),
     )

@@ -97,7 +97,7 @@ def detect_logged_mfu(case: Case) -> Verdict:
     return finding(
         "logged_mfu",
         severity="note" if case.unsure else "error" if printed > IMPOSSIBLE_MFU else "warning",
-        title=f"The log prints an MFU of {format_percent(printed)}; its own times give {format_percent(share)}",
+        title=f"The log prints an MFU of {format_percent(printed)}; the step times give {format_percent(share)}",
         evidence=f"median of {len(logged)} printed values; printed / recomputed = {ratio:.3g}",
         confidence="medium" if case.unsure else "high",
         causes=_mfu_causes(case, ratio),

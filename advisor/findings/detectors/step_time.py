@@ -11,13 +11,13 @@ from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, main_rows
 from advisor.findings.detectors.machine import quiet_times
 from advisor.findings.durations import main_part, spent_seconds
-from advisor.findings.run_facts import planned_steps, positive, price, steps_done
+from advisor.findings.run_facts import planned_steps, positive, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
 from advisor.findings.savings import GO_ON, priced, saved_share
 from advisor.readers.clock import BAR
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Basis, Estimate
-from advisor.units import HOUR, format_number, format_percent, format_seconds, format_usd
+from advisor.units import HOUR, format_percent, format_seconds
 
 _DATA_SHARE = 0.05  # data_time / step (sources §7.5)
 _DEAR_SHARE, _BAD_SHARE = 0.15, 0.5  # loaders of images usually take a tenth of the time
@@ -76,18 +76,17 @@ def detect_lasting_slowdown(case: Case) -> Verdict:
     left = max(0.0, planned - done) if case.run.status in GO_ON else 0.0
     lost = (slow.excess_seconds + left * (slow.after_seconds - slow.before_seconds)) / HOUR
     cost = priced(case, Estimate(value=lost, low=0.8 * lost, high=1.2 * lost, basis=Basis.MEASURED))
-    usd = f", {format_usd(slow.excess_seconds / HOUR * each)}" if (each := price(case)) else ""
-    lost_so_far = f"{format_seconds(slow.excess_seconds)}{usd} lost{' so far' if left else ''}"
-    longer, waited = slow.after_seconds / slow.before_seconds, case.run.column("data_seconds")[times.row]
+    longer = format_seconds.printed(slow.after_seconds) / format_seconds.printed(slow.before_seconds)
+    waited = case.run.column("data_seconds")[times.row]
     before, after = (series.median(waited[side]) for side in (times.step < slow.step, times.step >= slow.step))
     known = np.isfinite(before + after)
     waiting = f"waiting for data {format_seconds(before)} before, {format_seconds(after)} after" if known else ""
     return finding(
         "slower_for_good",
         severity="warning" if slow.excess_seconds > _DEAR_PAUSE * (spent_seconds(case) or 0.0) else "note",
-        title=f"From step {slow.step:g} on a step takes {format_seconds(slow.after_seconds)} instead of "
-        f"{format_seconds(slow.before_seconds)}: {lost_so_far}",
-        evidence=(seen(f"{format_number(longer)} times as long until the end of the log", slow.step), waiting),
+        title=f"Steps take {format_seconds(slow.after_seconds)} instead of {format_seconds(slow.before_seconds)} since "
+        f"step {slow.step:,g}",
+        evidence=(seen(f"steps take {longer:.3g} times as long, up to the end of the log", slow.step), waiting),
         saved=cost,
     )
 
@@ -218,7 +217,7 @@ def detect_long_epochs(case: Case) -> Verdict:
         "long_epochs",
         severity="note" if hung > excess.sum() else "warning",
         title=f"{said}, where most take {format_seconds(usual)}: {format_seconds(lost)} lost in all",
-        evidence=(*shown, f"{format_percent(lost / whole)} of {whole / HOUR:.3g} hours"),
+        evidence=(*shown, f"the lost time is {format_percent(lost / whole)} of {whole / HOUR:.3g} hours"),
         confidence="high" if len(epochs) >= 2 * _FEWEST else "medium",
         saved=saved_share(case, lost / whole, 0.5 * lost / whole, lost / whole),
     )

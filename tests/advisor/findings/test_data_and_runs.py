@@ -103,7 +103,7 @@ NOTHING = {
                                     silent("preference_at_chance")),
     "a classifier at ln 2": (changed(50, loss=np.full(50, 0.6931)), silent("preference_at_chance")),
     "a noisy last row": (changed(loss=np.r_[healthy_loss(noise=0.1)[:-1], 3.75]),
-        found("loss_noise", "note", "3.75", "±0.09")),
+        found("loss_noise", "note", "3.75", "one row is 0.09")),
     "a noisy last row of a loss that still falls": (
         changed(300, loss=np.linspace(5, 2, 300) + np.tile([0.06, -0.06, 0.0], 100)), silent("loss_noise")),
     "a last row far outside the noise": (changed(loss=np.r_[healthy_loss(noise=0.1)[:-1], 9.0]), silent("loss_noise")),
@@ -132,7 +132,7 @@ NOTHING = {
                                                  silent("accuracy_stuck")),
     "an accuracy that rises": (few(accuracy=np.linspace(0.1, 0.3, 40), loss=FLAT_40), silent("accuracy_stuck")),
     "a reward that collapses": (changed(eval_reward=every(*COLLAPSED, -11.0, -37.0, -23.0, -17.0)),
-                                found("reward_collapse", "", "-5.8 at step", says="keep a checkpoint near step 1090")),
+                                found("reward_collapse", "", "-5.8 at step", says="checkpoint nearest step 1090")),
     "a noisy reward": (changed(eval_reward=every(*COLLAPSED, -5.9, -5.86, -5.84, -5.95)), silent("reward_collapse")),
     "rewards of single rollouts": (changed(reward=np.linspace(0, 1, STEPS) + noise(size=0.3, seed=SEED)),
                                    silent("reward_collapse")),
@@ -188,7 +188,7 @@ HELD_OUT = {
     "few evaluations that rise steadily": (
         changed(loss=np.linspace(1.1, 0.26, STEPS),
             eval_loss=every(0.7, 0.58, 0.52, 0.495, 0.4853, 0.487, 0.489, 0.4905, 0.4917)),
-        found("overfitting", "note", "(0.485)", hours="none"),
+        found("overfitting", "note", "(0.4853)", hours="none"),
     ),
     "one evaluation that is worse": (
         changed(loss=np.linspace(1.1, 0.26, STEPS), eval_loss=every(0.74, 0.715, 0.7206)), silent("overfitting")),
@@ -342,7 +342,7 @@ DATA_AND_RUNS = {
     "taken up without the optimizer's moments": (
         changed(loss=LOSS + np.where(PLACE < 1000, 0.0, 0.3), events=[RESTART]), silent("resume_lost")),
     "taken up with fresh weights": (changed(loss=np.r_[LOSS[:1000], LOSS[:1000]], events=[RESTART]),
-                                    found("resume_lost", "warning", starts="Taken up again at step 1001")),
+                                    found("resume_lost", "warning", starts="The loss is 10.24 after the restart")),
     "no restart is known": (changed(loss=np.r_[LOSS[:1000], LOSS[:1000]]), unjudged("resume_lost")),
     "taken up at ln V": (changed(**RESUMED), found("resume_lost", "warning", says=f"{LN_V:.3g}")),
     "taken up soundly": (changed(**RESUMED, loss=healthy_loss(start=3.4)), silent("resume_lost")),

@@ -348,7 +348,7 @@ ENDS = {
     "a time limit": (  # 400 s of $2 an hour are left, 880 s to ask for; the signal is its consequence
         ended(Status.TIME_LIMIT, event("time_limit", "JOB 1 CANCELLED DUE TO TIME LIMIT", 400),
               event("signal", "SignalException: 15", 400, signal=15)),
-        found("time_limit", "error", "at step 400 of 800 (50 %)", says=("6.67 min", "$0.22", "ask for 14.7 min")),
+        found("time_limit", "error", "at step 400 of 800 (50 %)", says="ask for 14.7 min"),
         silent("killed", "crashed"),
     ),
     "a collective's timeout": (

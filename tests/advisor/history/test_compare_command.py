@@ -187,7 +187,7 @@ def test_a_run_that_goes_on_says_its_step_and_explains_nothing(call, run_folder)
     assert document["gap_seconds"] is None and document["causes"] == [] and document["not_recorded"]
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.75, "% longer than predicted"), (2.0, "times as long as predicted")])
+@pytest.mark.parametrize(("seconds", "words"), [(0.75, "% longer than the predicted"), (2.0, "times the predicted")])
 def test_a_run_of_twice_its_time_or_more_says_how_many_times(call, run_folder, seconds, words):
     """It said "1,800 % longer than predicted"."""
     folder = str(run_folder("slow", seconds=seconds))
