@@ -23,8 +23,8 @@ _WORK = ("gpu", "gpus", "parameters", "micro_batch", "seq_len", "grad_accum", "p
          "sharding", "layout")  # fmt: skip
 _CLOCK = ("provisioning_seconds", "download_seconds", "startup_seconds", "compile_seconds", "steps_seconds",
           "evals_seconds", "checkpoints_seconds", "interruptions_seconds")  # fmt: skip
-_MEMORY = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "logits_bytes",
-           "overhead_bytes")  # fmt: skip
+_MEMORY = ("weights_bytes", "gradients_bytes", "gathered_bytes", "optimizer_bytes", "activations_bytes",
+           "logits_bytes", "overhead_bytes")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from trainer.token_folder import TokenMeta
 
 _LOSS_POINTS, _LOSS_SPAN = 41, 16.0  # points of the loss curve, and the factor by which it extends to either side
 _NEAR = 3.0  # factor over the highest bar; a higher limit is not drawn, because it would flatten the bars
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "overhead")
+MEMORY_PARTS = ("weights", "gradients", "gathered", "optimizer", "activations", "logits", "overhead")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +123,7 @@ def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
         bill = memory_bill(profile, split)
         assert bill is not None  # a plan uses this project's trainer
         fitting = fits(bill.total, limit)
-        parts = (bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes, bill.activations_bytes,
-                 bill.logits_bytes, bill.overhead_bytes)  # fmt: skip
+        parts = tuple(getattr(bill, f"{name}_bytes") for name in MEMORY_PARTS)
         points.append(MemoryPoint(micro_batch=split.micro_batch, parts=parts, total=bill.total, fits=fitting))
         if not fitting:
             break

@@ -308,10 +308,11 @@ def _why_sharded(profile: Profile, chosen: Run) -> str:
     exposed = exposed_seconds(workload, profile.spec, BACKWARD * step.value / workload.grad_accum)
     assert exposed is not None  # a configuration over unknown links is no candidate
     cost = format_estimate(exposed.scaled(1 / step.value), format_percent)
+    gathered = format_bytes(profile.memory.breakdown(workload).gathered_bytes)
     return (
         f"weights, gradients and optimizer state sharded over the {workload.gpus} GPUs: a copy on each would take "
         f"{needed} even at micro-batch 1 with full activation checkpointing; gathering and reducing them "
-        f"takes {cost} of a step beyond the arithmetic"
+        f"takes {cost} of a step beyond the arithmetic, and {gathered} of memory for layers gathered whole"
     )
 
 

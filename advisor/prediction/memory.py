@@ -47,6 +47,7 @@ class MemoryParts:
 
     weights_bytes: float  # fp32
     gradients_bytes: float  # alive at the peak, with the low-precision copies of weights
+    gathered_bytes: float  # layers that full sharding gathers whole, with their gradients
     optimizer_bytes: float
     activations_bytes: float
     logits_bytes: float  # one chunk of the logits and of their gradient
@@ -147,7 +148,7 @@ class MemoryModel:
         # The regression may give slightly negative bytes for a part that is absent at the peak. A measured total may be
         # smaller than the predicted parts; the temporary parts are then scaled down.
         fixed = parts["weights"] + parts["optimizer"]
-        moving = {name: max(0.0, parts[name]) for name in ("gradients", "activations", "logits")}
+        moving = {name: max(0.0, parts[name]) for name in ("gradients", "gathered", "activations", "logits")}
         share = min(1.0, max(0.0, total - fixed) / (sum(moving.values()) or 1.0))
         held = {"weights": parts["weights"], "optimizer": parts["optimizer"]}
         held |= {name: share * part for name, part in moving.items()}
@@ -159,7 +160,7 @@ class MemoryModel:
         weights = 4.0 * float(a.parameters[0]) / SHARDINGS[a.sharding].shares(a.gpus)[0]
         parts, slope = self.structure.parts_bytes(a), self._line(a).slope
         state = {"weights": weights, "optimizer": float(self.structure.persistent_bytes(a)[0]) - weights}
-        return state | {name: slope * parts[name] for name in ("gradients", "activations", "logits")}
+        return state | {name: slope * parts[name] for name in ("gradients", "gathered", "activations", "logits")}
 
     def basis(self, workload: Workload) -> Basis:
         """Return whether a workload was measured, lies inside or outside the measured range, or has no measurements."""

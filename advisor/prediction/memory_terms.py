@@ -307,26 +307,30 @@ class Structure:
         which also exists in fp32 for its reduction. Weights outside the blocks stay gathered in fp32, with their
         gradients, from the forward pass to the end of the backward pass.
         """
-        precision, blocks = PRECISIONS[a.precision], a.depth * a.block_parameters
-        element = float(precision.element_bytes)
-        outside = a.parameters - blocks
+        precision = PRECISIONS[a.precision]
         kept = 4.0 * a.parameters * (1 - 1 / a.gpus)
         cast = a.block_matrices if precision.casts and a.activation_checkpointing != "full" else 0
         if a.activation_checkpointing == "selective":  # recomputes the cast of the second feed-forward matrix
             cast = cast - (a.depth * a.width * a.ffn_width if precision.casts else 0)
-        casts = element * cast
-        return (3 * element + 4.0) * a.block_parameters + 8.0 * outside - kept - casts
+        casts = precision.element_bytes * cast
+        return self._gathered(a) - kept - casts
+
+    def _gathered(self, a: WorkloadArrays) -> np.ndarray:
+        """Return the bytes of whole layers that full sharding holds at the peak, shape (n,); see `_sharded`."""
+        element, outside = float(PRECISIONS[a.precision].element_bytes), a.parameters - a.depth * a.block_parameters
+        return (3 * element + 4.0) * a.block_parameters + 8.0 * outside
 
     def parts_bytes(self, a: WorkloadArrays) -> dict[str, float]:
         """Return the bytes beyond `persistent_bytes` at the peak of one workload, by part."""
         moment, _ = max(self.moment_values(a), key=lambda pair: float(pair[1][0]))
-        sums = dict.fromkeys(("gradients", "activations", "logits", "overhead"), 0.0)
+        sums = dict.fromkeys(("gradients", "gathered", "activations", "logits", "overhead"), 0.0)
         for term, value in zip(TERMS, self.terms(a)[0] * moment.vector, strict=True):
             sums[_KIND_OF_TERM.get(term, "activations")] += float(value)
         if moment.phase == "optimizer":
             sums["gradients"] += 4.0 * float(a.parameters[0])
         if SHARDINGS[a.sharding].weights:  # full sharding changes gradients and copies of weights
-            sums["gradients"] += float(self._sharded(a)[0])
+            sums["gathered"] = float(self._gathered(a)[0])
+            sums["gradients"] += float(self._sharded(a)[0]) - sums["gathered"]
         return sums
 
 

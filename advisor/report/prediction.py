@@ -26,13 +26,14 @@ ESTIMATES = {  # fields of a prediction, in the order in which they are shown
 _PARTS = (
     ("weights", "weights_bytes"),
     ("gradients and 16-bit copies", "gradients_bytes"),
+    ("layers gathered whole", "gathered_bytes"),
     ("optimizer", "optimizer_bytes"),
     ("activations", "activations_bytes"),
     ("logits", "logits_bytes"),
     ("driver, workspaces, allocator", "overhead_bytes"),
 )
 _SHARDED = {"none": "", "optimizer": "", "full": " FSDP"}
-_SHORT = ("weights", "gradients", "optimizer", "activations", "logits", "rest")
+_SHORT = ("weights", "gradients", "gathered", "optimizer", "activations", "logits", "rest")
 
 
 def partial_words(workload: Workload) -> str:
@@ -151,7 +152,11 @@ def unjoined(w: Workload) -> str:
 def memory(bill: MemoryBill) -> Table:
     """Lists each part's expected bytes and its share of the GPU's memory."""
     of = bill.device_bytes
-    rows = [(name, units.format_bytes(value := getattr(bill, field)), _share(value, of)) for name, field in _PARTS]
+    rows = [
+        (name, units.format_bytes(value), _share(value, of))
+        for name, field in _PARTS
+        if (value := getattr(bill, field)) or field != "gathered_bytes"
+    ]
     rows.append(("all of it", units.format_estimate(bill.total, units.format_bytes), _share(bill.total.value, of)))
     if bill.headroom_bytes is not None:
         rows.append(("free", units.format_bytes(bill.headroom_bytes), _share(bill.headroom_bytes, of)))

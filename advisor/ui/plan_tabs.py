@@ -157,15 +157,17 @@ def memory_bars(own: Profile, workload: Workload) -> None:
          "label": units.format_bytes(size)}
         for p in points
         for order, (part, size) in enumerate(zip(curves.MEMORY_PARTS, p.parts, strict=True))
+        if size or part != "gathered"
     ]  # fmt: skip
     ends = [
         {"place": p.micro_batch, "low": curves.gib(p.total.low), "high": curves.gib(p.total.high),
          "label": units.format_estimate(p.total, units.format_bytes)}
         for p in points
     ]  # fmt: skip
+    shown = [part for part in curves.MEMORY_PARTS if any(row["part"] == part for row in rows)]
     drawn = curves.limit_to_draw(own, points)
     limit = (curves.gib(drawn), _has(own)) if drawn is not None else None
-    chart = charts.memory(rows, ends, across="micro-batch (sequences)", parts=curves.MEMORY_PARTS, limit=limit)
+    chart = charts.memory(rows, ends, across="micro-batch (sequences)", parts=shown, limit=limit)
     st.altair_chart(chart, width="stretch")
 
 

@@ -20,7 +20,8 @@ _ANSWERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("gradients",): (memory.GRADIENTS,),
     ("activations",): (memory.ACTIVATIONS, memory.IN_BACKWARD, "temporaries", "autograd detail"),
     ("logits",): (memory.LOGITS,),
-    ("overhead",): (memory.OTHER, memory.SHARDING, memory.IN_OPTIMIZER, "inputs", "unknown"),
+    ("gathered",): (memory.SHARDING,),
+    ("overhead",): (memory.OTHER, memory.IN_OPTIMIZER, "inputs", "unknown"),
 }
 
 

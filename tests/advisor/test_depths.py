@@ -12,7 +12,7 @@ from advisor.store.store import Store
 from tests.terminal import advisor, document
 from trainer.schema import make_shape
 
-PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "overhead")
+PARTS = ("weights", "gradients", "gathered", "optimizer", "activations", "logits", "overhead")
 GIB = 2**30
 
 

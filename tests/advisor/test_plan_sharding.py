@@ -45,7 +45,7 @@ def test_seven_and_thirteen_billion_parameters_are_sharded_over_eight_cards_and_
     assert predict_batch(PROFILE, [whole])[0].fits is False
     assert "model sharded over the GPUs" in sentence(found)
     why = [reason for reason in found.reasons if "sharded over the 8 GPUs" in reason]
-    assert len(why) == 1 and why[0].endswith("of a step beyond the arithmetic")
+    assert len(why) == 1 and why[0].endswith("of memory for layers gathered whole")
 
 
 @settings(max_examples=12, deadline=None)
