@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from advisor.prediction.trajectory import Trajectory
 
 KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, and quick to read every second
+NOW_STEPS = 20  # the throughput now is the mean of these
 PACE_STEPS = 100  # the expected step time uses the median of these
 
 # Assumptions for what the run itself does not show yet, stated so that they can be questioned:
@@ -61,7 +62,7 @@ class Progress:
     loss_expected: Estimate | None = None  # by the plan: training loss at this step
     step_seconds: float | None  # median of the newest steps
     step_seconds_predicted: Estimate | None = None  # by the plan
-    tokens_per_second: float | None = None  # at the median step: of the newest, or of all once the run is over
+    tokens_per_second: float | None = None  # now: mean of the newest steps; at the median step once the run is over
     tokens_per_second_predicted: Estimate | None = None  # by the plan
     mfu: float | None = None
     elapsed_seconds: float  # lifetimes of the processes of all attempts
@@ -194,7 +195,10 @@ def make_progress(
     pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
     over = state != "running"
     seconds = recent_median(history.step_seconds)
-    rate = tokens_per_step / seconds if seconds else None
+    # Now is a mean, which other programs slow; the median of all steps is compared with the plan at the end.
+    newest = list(islice(reversed(history.step_seconds), NOW_STEPS))
+    each = seconds if over else (sum(newest) / len(newest) if newest else None)
+    rate = tokens_per_step / each if each else None
     price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
     used = account(history, launch, spent, price, now if not over else None)
     rest = eta_seconds(history, config, step, pace, plan, used.seconds)

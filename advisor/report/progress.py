@@ -81,7 +81,10 @@ def state_words(progress: Progress) -> tuple[str, str]:
     if progress.state == RunState.RUNNING:
         if progress.eta_seconds is None or progress.stops_early:
             return "running", left_words(progress) or ""
-        within = ", within its limit" if progress.guard_seconds_left is not None else ""
+        limit, within = progress.guard_seconds_left, ""
+        if limit is not None:
+            stops = f", or stops at its limit in {units.format_seconds(limit)}"
+            within = ", within its limit" if progress.eta_seconds.high <= limit else stops
         return "running", f"ends in {time_left(progress.eta_seconds, '')}{within}"
     if progress.state == RunState.NEVER_STARTED or goes_on(progress.state):
         return progress.state, reason

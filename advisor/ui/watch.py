@@ -17,7 +17,7 @@ from advisor.engines.state import RunState, goes_on
 from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.history.listing import RunSummary, list_runs
-from advisor.history.progress import PACE_STEPS, Progress
+from advisor.history.progress import NOW_STEPS, PACE_STEPS, Progress
 from advisor.history.scoring import ScoredRun
 from advisor.records import Estimate
 from advisor.report import comparison
@@ -217,8 +217,8 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
              "In nats per token: the mean of the last 2 % of the steps, at least five."),
             ("Throughput now" if running else "Throughput, median step", speed, _planned(rate, units.format_rate),
              _colour(rate, progress.tokens_per_second, least=True),
-             f"At the median {f'of the newest {PACE_STEPS} steps' if running else 'of all steady steps'}. MFU: model "
-             f"FLOPs utilisation, the share of the GPU's peak that trains the model.{mfu}"),
+             f"{f'Mean of the newest {NOW_STEPS} steps' if running else 'At the median of all steady steps'}. MFU: "
+             f"model FLOPs utilisation, the share of the GPU's peak that trains the model.{mfu}"),
         ]  # fmt: skip
     if progress.usd_per_hour:
         end = progress.usd_at_end

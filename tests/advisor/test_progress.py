@@ -287,6 +287,7 @@ def test_a_limit_that_comes_first_is_the_time_left():
 @pytest.mark.parametrize(("limit", "sentence", "mark", "words"), [
     (14.0, "stops at its limit in 2 s, about step 120 of 200", 14.0, "limit 14 s"),
     (25.0, "ends in 10 s, within its limit", 25.0, "limit 25 s"),
+    (22.1, "ends in 10 s, or stops at its limit in 10.1 s", 22.1, "limit 22.1 s"),  # inside the interval of the end
     (3000.0, "ends in 10 s, within its limit", None, "limit 50 min"),  # far beyond the end: named, not on the bar
     (None, "ends in 10 s", None, ""),
 ])  # fmt: skip
