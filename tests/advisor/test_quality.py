@@ -133,7 +133,7 @@ def test_one_wild_configuration_or_a_machine_that_moves_makes_a_calibration_doub
     found = judge(held_out(errors, [0.2] * len(errors)), len(errors), interrupted=False, drift=drift)
     assert (
         found.verdict == (Verdict.DOUBTFUL if words else Verdict.GOOD)
-        and (words or "in their intervals") in found.reason
+        and (words or "in their 80 % intervals") in found.reason
     )
     assert consequence(found, "cpu").startswith("doubtful: " if words else "good: ")
 

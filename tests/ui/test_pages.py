@@ -135,7 +135,7 @@ def test_the_list_has_each_state_in_a_word_and_explains_only_what_has_ended(with
     # tokens begin at ln 4096 = 8.3
     assert whole["Time / predicted"] == pytest.approx(98.2, abs=0.05) and pd.isna(part["Time / predicted"])
     assert part["Done"] == pytest.approx(13.97, abs=0.005) and part["Loss"] > whole["Loss"]
-    losses = list(whole["Loss so far"])
+    losses = list(whole["Loss curve"])
     assert 12 <= len(losses) <= 16 and losses[0] == pytest.approx(8.3, abs=0.3) and losses[-1] < 5
     assert [head.value for head in at.header] == ["going of 22 Nov 09\\:30\\: running, step 70 of 501"]
     (scores,) = (frame.value for frame in at.table)  # and no table of causes
