@@ -44,6 +44,12 @@ class CardRow:
     usd_per_billion_tokens: Estimate | None = None  # at the price of these GPUs, however many are sold together
     problem: str | None = None  # why there is no prediction
 
+    @property
+    def usd_per_million_tokens(self) -> Estimate | None:
+        """The dollars of a million tokens, or None if price or speed is unknown."""
+        each = self.usd_per_billion_tokens
+        return None if each is None else each.scaled(1e-3)
+
 
 def card_rows(goal: Goal, specs: Iterable[GpuSpec], profile_of: Callable[[str], Profile]) -> list[CardRow]:
     """Return a row for each GPU: the cheapest training first, then GPUs without a price, then unsuitable ones.
