@@ -179,7 +179,7 @@ def bill(plan: Plan) -> Table:
     rows = [(_part(part, plan), TIME.of(part.seconds), basis(part.seconds)) for part in parts(plan) if part.seconds]
     rows.append((IN_ALL, TIME.of(run.total_seconds), basis(run.total_seconds)))
     if run.offer.usd_per_hour:
-        rows.append(("price an hour", COST.words(run.offer.usd_per_hour), run.offer.source))
+        rows.append(("machine per hour", COST.words(run.offer.usd_per_hour), run.offer.source))
     if bill.cost_usd is not None and not bill.cost_usd.high:  # a free machine has no measured cost
         rows.append((COST.name, COST.of(bill.cost_usd), "no rent"))
     else:

@@ -292,9 +292,8 @@ def _options(best: Plan, shown: Run, *, varied: bool) -> tuple[list[Option], str
             problem = error.message
         if problem:
             needs = problem.partition(": ")[2]
-            verdict = "may not fit" if problem.startswith("a chance") else "does not fit"
-            verdict = f"probably {verdict}" if "chance" in needs else verdict
-            impossible.append(f"{capital(label)} {verdict}{f': {needs}' if needs else ''}.")
+            verdict = f"{'probably ' if 'chance' in needs else ''}does not fit{f': {needs}' if needs else ''}"
+            impossible.append(f"{capital(label)} {f'has {problem}' if problem.startswith('a chance') else verdict}.")
             continue
         form = {name: [value] if name == "gpus" else value for name, value in change.items()}
         proviso = f"if {label.removeprefix('with ')} supports this model" if change.get("software") == FASTER else ""

@@ -419,7 +419,8 @@ def test_a_fine_tune_whose_amount_is_not_given_is_planned_for_the_usual_one_whic
     text = words(at)
     assert re.search(r"^TRL is planned because it trains any model; Unsloth takes [\d.]+ h", text, re.MULTILINE)
     assert "If Unsloth supports this model · micro-batch" in text
-    assert "**With Unsloth**" in text and "LoRA on 16-bit weights does not fit: needs about " in text
+    assert "**With Unsloth**" in text and "LoRA on 16-bit weights has a chance of 1" in text
+    assert "% that it does not fit: needs about " in text and "Training all weights does not fit: needs" in text
     at.checkbox(next(box.key for box in at.checkbox if box.label == "Mine, not rented")).check().run()
     cost = next(m for m in ok(at).metric if m.label == "Cost")
     assert (cost.value, cost.delta) == ("$0.00", "without electricity")
