@@ -93,12 +93,12 @@ class Formatter:
         return factor, suffix.strip()
 
     def change(self, value: float) -> str:
-        """Format a difference with its sign and two significant digits."""
+        """Format a difference with its sign and two significant digits, or three before the decimal point."""
         if not abs(value) < _LARGEST:
             return UNKNOWN
         factor, suffix = self._unit(value)
         size = abs(value) / factor
-        text, _ = self._written(size, math.floor(math.log10(size)) - 1 if size else None, zeros=False)
+        text, _ = self._written(size, min(math.floor(math.log10(size)) - 1, 0) if size else None, zeros=False)
         return f"{'-' if value < 0 else '+'}{text}{suffix}"
 
     def _unit(self, value: float) -> tuple[float, str]:

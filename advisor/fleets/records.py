@@ -176,7 +176,7 @@ class Schedule:
     placements: tuple[Placement, ...]
     left_out: dict[str, str]  # runs that are in no pool, with the reason
     blocks: dict[str, int]
-    usd: float  # expected dollars, blocks included
+    usd: float  # expected dollars, reservations included
     loss_usd: float  # value lost by waiting and lateness, without deadlines that must be kept
     late: tuple[str, ...]  # runs that would miss such a deadline at their planned times
     bound: Bound

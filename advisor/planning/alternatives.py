@@ -267,7 +267,7 @@ def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run, options: Seq
         run = make_run(space.candidates, one, name=UNPROVEN)
         gains = _differences(run, plan, worse=False)
         if gains and not any(same_machine(run.offer, offer) for offer in machines):
-            found.append(run.judged(why=f"{', '.join(gains)} at its estimated speed; {unpublished(run.offer)}"))
+            found.append(run.judged(why=f"{', '.join(gains)} at its estimated speed; {not_chosen(run.offer)}"))
             machines.append(run.offer)
     return tuple(found)
 
@@ -285,7 +285,12 @@ def publishers(offer: Offer) -> str:
 
 def unpublished(offer: Offer) -> str:
     """Say why a machine is compared by its cautious end."""
-    return f"{publishers(offer)}, so the slowest likely speed decides"
+    return f"{publishers(offer)}, so it counts at the slow end of its range"
+
+
+def not_chosen(offer: Offer) -> str:
+    """Say why a machine is not chosen although it looks better by its expected numbers."""
+    return f"not chosen: {publishers(offer)}, and at the slow end of its range it is no better"
 
 
 def by_price(run: Run) -> tuple[float, float]:

@@ -50,7 +50,7 @@ class Effect:
     usd: float | None = None
     device_bytes: float | None = None
     loss: float | None = None
-    activation_checkpointing: str | None = None  # the level now; None: as before
+    activation_checkpointing: tuple[str, str] | None = None  # the level before and now; None: unchanged
     refused: str | None = None  # why the changed run is impossible
 
 
@@ -190,13 +190,13 @@ def difference(run: Run, other: Run) -> Effect:
         return change if abs(change) > NOISE * abs(before.value) else 0.0
 
     loss = None if other.loss is None or run.loss is None else other.loss.value - run.loss.value
-    levels = [one.workload.activation_checkpointing for one in (run, other)]
+    before, now = (one.workload.activation_checkpointing for one in (run, other))
     return Effect(
         seconds=less(other.total_seconds, run.total_seconds),
         usd=less(other.cost_usd, run.cost_usd),
         device_bytes=less(other.prediction.device_bytes, run.prediction.device_bytes),
         loss=None if loss is None else round(loss, 3),
-        activation_checkpointing=None if levels[0] == levels[1] else levels[1],
+        activation_checkpointing=None if before == now else (before, now),
     )
 
 

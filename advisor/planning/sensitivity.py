@@ -142,6 +142,8 @@ def _more(space: SearchSpace, plan: Run, wider: Mapping[str, Limits], again: Sea
 def _buys(space: SearchSpace, plan: Run, wider: Limits, words: str, again: Search | None) -> Sensitivity:
     """Return which better run a wider limit allows, or what else holds the run back."""
     limits, better = space.limits, select(space, wider)
+    if space.goal.spot == "none" and space.candidates.spot.any():
+        words = f"on demand, {words}"
     if again and within_a_node(space.goal) != space.goal and not one_node_is_enough(space, wider, better):
         space, better = again(wider)
     choice = make_run(space.candidates, better) if better is not None else plan

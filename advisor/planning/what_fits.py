@@ -26,6 +26,7 @@ from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.micro_batch import choose_prediction
 from advisor.prediction.profile import Profile
 from advisor.records import Estimate, Prediction, Software, Workload
+from advisor.units import format_usd_rate
 from trainer.schema import ModelShape
 
 GIGA = 1e9
@@ -44,6 +45,12 @@ class CardRow:
     usd_per_billion_tokens: Estimate | None = None  # at the price of these GPUs, however many are sold together
     problem: str | None = None  # why there is no prediction
 
+    @property
+    def usd_per_million_tokens(self) -> Estimate | None:
+        """The dollars of a million tokens, or None if price or speed is unknown."""
+        each = self.usd_per_billion_tokens
+        return None if each is None else each.scaled(1e-3)
+
 
 def card_rows(goal: Goal, specs: Iterable[GpuSpec], profile_of: Callable[[str], Profile]) -> list[CardRow]:
     """Return a row for each GPU: the cheapest training first, then GPUs without a price, then unsuitable ones.
@@ -56,9 +63,12 @@ def card_rows(goal: Goal, specs: Iterable[GpuSpec], profile_of: Callable[[str], 
 
 
 def order(row: CardRow) -> tuple[int, float]:
-    """Return a sort key: the cheapest training first; last models that do not fit, the nearest to fitting first."""
-    if row.usd_per_billion_tokens is not None:
-        return 0, row.usd_per_billion_tokens.value
+    """Return a sort key: the cheapest training first; last models that do not fit, the nearest to fitting first.
+
+    Prices count as they are printed, so that a list is in the order of its numbers.
+    """
+    if (each := row.usd_per_million_tokens) is not None:
+        return 0, format_usd_rate.printed(each.value, each.low, each.high)
     if row.prediction is not None:
         return 1, 0.0
     return (2, row.needs.value - row.spec.memory_bytes) if row.needs is not None else (3, 0.0)

@@ -10,7 +10,8 @@ from rich.console import RenderableType
 from advisor.architecture import Layout, Model
 from advisor.hardware.catalog import require_gpu
 from advisor.offer import OWN_MACHINE, Offer
-from advisor.planning.alternatives import unpublished
+from advisor.planning.alternatives import not_chosen
+from advisor.planning.offers import ANY
 from advisor.prediction.comm import caution
 from advisor.prediction.layout_runs import beyond_steps
 from advisor.prediction.software import words_of
@@ -38,7 +39,7 @@ from advisor.workflows.predict_layout import network_of
 _SHOWN = {"layout": 16, "finetune": 8, "rl": 12}  # machines on the terminal
 _NAMED = 8  # machines named among those that cannot hold the run
 _LIMITS = {"time": ("deadline", "late"), "money": ("budget", "too dear")}  # by `Standing.against`
-_RECOMPUTED = {"none": "", "full": ", recomputed", "selective": ", half recomputed"}
+_RECOMPUTED = {"none": "", "full": ", activations recomputed", "selective": ", half of the activations recomputed"}
 COLUMNS = {
     "layout": ("GPUs", "from", "layout", "micro-batch", "memory per GPU", "tokens/s", "MFU", "time",
                "failures, checkpoints", "cost"),
@@ -149,10 +150,19 @@ def best_runs(plan: Plan) -> list[Run]:
 
 
 def machines(plan: Plan, most: int | None = None) -> Table:
-    """Lists the best runs with their settings."""
+    """Lists the best runs with their settings: the chosen one, then the others by cost, or by time if that counts.
+
+    Those that break a limit come last.
+    """
     kind = kind_of(plan)
     columns = COLUMNS[kind]
-    rows = [_row(run, plan) for run in best_runs(plan)[: most or _SHOWN[kind]]]
+    chosen, *others = best_runs(plan)[: most or _SHOWN[kind]]
+
+    def rank(run: Run) -> tuple[bool, float, float]:
+        seconds, usd = run.total_seconds.value, math.inf if run.cost_usd is None else run.cost_usd.value
+        return bool(run.standing.against), *((seconds, usd) if plan.goal.objective == "time" else (usd, seconds))
+
+    rows = [_row(run, plan) for run in (chosen, *sorted(others, key=rank))]
     return Table(
         columns=columns,
         rows=tuple(tuple(row[name] for name in columns) for row in rows),
@@ -183,7 +193,7 @@ def _row(run: Run, plan: Plan) -> dict[str, str]:
         "longest context": format_count(run.longest_context) if run.longest_context else "none",
     }
     if work.layout is None:
-        how = ["recomputed"] if work.activation_checkpointing == "full" else []
+        how = ["activations recomputed"] if work.activation_checkpointing == "full" else []
         how += filter(None, [SHARDINGS[work.sharding].words])
         pairs = " in pairs" if plan.goal.stage == "dpo" else ""
         batch = f"{work.micro_batch} x {work.shape.seq_len}{pairs}" + (f" ({', '.join(how)})" if how else "")
@@ -244,7 +254,7 @@ def passed_over(plan: Plan) -> str:
         unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
         if unsure and counted(run) < counted(plan.chosen) < math.inf:
             numbers = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
-            return f"{rented(run.offer)} would be {word} at its estimated speed ({numbers}); {unpublished(run.offer)}"
+            return f"{rented(run.offer)} would be {word} at its estimated speed ({numbers}); {not_chosen(run.offer)}"
     return ""
 
 
@@ -303,6 +313,8 @@ def _about_layout(plan: Plan) -> Iterator[str]:
 
 
 def _about_finetune(plan: Plan) -> Iterator[str]:
+    if plan.goal.gpu == ANY:
+        yield "only NVIDIA's GPUs are compared, unless another is named"
     share = tokens_padded(plan) / plan.chosen.tokens
     if plan.goal.stage == "dpo":
         yield (

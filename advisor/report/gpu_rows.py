@@ -79,19 +79,19 @@ def price_age(row: PriceRow, today: datetime.date) -> str:
 
 # pixels of each column of `training_row`: together they fit a small window; longer words are cut off
 TRAINING_WIDTHS = {
-    "GPU": 130, "Fits": 50, "Takes": 70, "Free": 70, "Tokens/s": 65, "$ per M tokens": 65, "$ per GPU-hour": 65,
-    "From": 75, "80 % interval": 70, "Micro-batch": 70, "Basis": 55,
+    "GPU": 130, "Fits": 50, "Takes": 70, "Free": 70, "Tokens/s": 65, "80 % interval": 70, "$ per M tokens": 65,
+    "$ per GPU-hour": 65, "From": 75, "Micro-batch": 70, "Basis": 55,
 }  # fmt: skip
 # columns of `training_row` that hold numbers, with the page's format and unit
 TRAINING_NUMBERS = {
-    "Takes": "%.1f GiB", "Free": "%.1f GiB", "Tokens/s": "localized", "$ per M tokens": "$%.3f",
+    "Takes": "%.1f GiB", "Free": "%.1f GiB", "Tokens/s": "localized", "$ per M tokens": "$%.3g",
     "$ per GPU-hour": "$%.2f",
 }  # fmt: skip
 
 
 def training_row(row: CardRow) -> dict[str, str | float | None]:
     """Returns a row with the model's memory, speed and cost on a GPU, or how much memory is missing."""
-    prediction, price, per_token = row.prediction, row.price, row.usd_per_billion_tokens
+    prediction, price, each = row.prediction, row.price, row.usd_per_million_tokens
     rate = prediction.tokens_per_second if prediction else None
     needs, batch = row.needs.value / GIB if row.needs else None, ""
     if prediction:
@@ -104,10 +104,10 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
         "Takes": needs,
         "Free": None if needs is None else row.spec.memory_bytes / GIB - needs,
         "Tokens/s": units.format_rate.printed(rate.value, rate.low, rate.high) if rate else None,
-        "$ per M tokens": per_token.value / 1000 if per_token else None,
+        "80 % interval": units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")"),
+        "$ per M tokens": units.format_usd_rate.printed(each.value, each.low, each.high) if each else None,
         "$ per GPU-hour": price.usd_per_gpu_hour if price else None,
         "From": ", ".join(filter(None, (price.seller, sold(price)))) if price else "",
-        "80 % interval": units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")"),
         "Micro-batch": batch,
         "Basis": rate.basis.value if rate else row.problem or "",
     }
@@ -148,8 +148,8 @@ def fits_sentence(row: CardRow) -> str:
     parts = [fits_words(row)]
     if row.prediction is not None:
         parts.append(units.format_centre(row.prediction.tokens_per_second, units.format_rate))
-    if row.price is not None and row.usd_per_billion_tokens is not None:
-        parts.append(f"{units.format_usd_rate(row.usd_per_billion_tokens.value / 1000)} per million tokens")
+    if (each := row.usd_per_million_tokens) is not None:
+        parts.append(f"{units.format_centre(each, units.format_usd_rate)} per million tokens")
     return ", ".join(parts)
 
 

@@ -179,7 +179,7 @@ def bill(plan: Plan) -> Table:
     rows = [(_part(part, plan), TIME.of(part.seconds), basis(part.seconds)) for part in parts(plan) if part.seconds]
     rows.append((IN_ALL, TIME.of(run.total_seconds), basis(run.total_seconds)))
     if run.offer.usd_per_hour:
-        rows.append(("price an hour", COST.words(run.offer.usd_per_hour), run.offer.source))
+        rows.append(("machine per hour", COST.words(run.offer.usd_per_hour), run.offer.source))
     if bill.cost_usd is not None and not bill.cost_usd.high:  # a free machine has no measured cost
         rows.append((COST.name, COST.of(bill.cost_usd), "no rent"))
     else:
@@ -306,13 +306,14 @@ def unpriced(before: Run, after: Run) -> str:
 
 
 def effect_in_words(effect: Effect, also: Sequence[str] = ()) -> str:
-    """Returns an effect in one line with what changes `also`: "3 h longer; no activations are recomputed"."""
+    """Returns an effect in one line with what changes `also`: "3 h longer (micro-batch 32 → 24)"."""
     if effect.refused:
         return effect.refused
-    recomputed = {"none": "no", "full": "all", "selective": "feed-forward"}.get(effect.activation_checkpointing or "")
-    besides = [*also, *([f"{recomputed} activations are recomputed"] if recomputed else [])]
+    named = {"none": "none", "full": "all", "selective": "feed-forward"}
+    levels = " → ".join(named[level] for level in effect.activation_checkpointing or ())
+    besides = [*also, *([f"activations recomputed: {levels}"] if levels else [])]
     numbers, asides = ", ".join(differences(effect)), ", ".join(besides)
-    return f"{numbers}; {asides}" if numbers and asides else numbers or asides or "changes next to nothing"
+    return f"{numbers} ({asides})" if numbers and asides else numbers or asides or "changes next to nothing"
 
 
 def differences(effect: Effect) -> list[str]:
@@ -357,7 +358,7 @@ def comparison(base: Run, shown: Run, effect: Effect) -> Table:
 
 
 def changes(base: Run, shown: Run) -> str:
-    """Lists the settings that a what-if changed and those that it did not."""
+    """Lists the settings that a what-if changed."""
     runs = (base, shown)
     named = [
         ("depth", *(units.format_count(run.depth) for run in runs)),
@@ -367,8 +368,7 @@ def changes(base: Run, shown: Run) -> str:
         ("micro-batch", *(units.format_count(run.workload.micro_batch) for run in runs)),
         ("activation checkpointing", *(run.workload.activation_checkpointing for run in runs)),
         ("machine", *(run.offer.in_words() for run in runs)),
-        ("price an hour", *(units.format_usd_rate(run.offer.usd_per_hour) for run in runs)),
+        ("price per GPU-hour", *(units.format_usd_rate(run.offer.usd_per_gpu_hour) for run in runs)),
     ]
-    same = [f"{name} {before}" for name, before, after in named if before == after]
     other = [f"{name} {before} → {after}" for name, before, after in named if before != after]
-    return f"Unchanged: {', '.join(same)}." + (f" Changed: {', '.join(other)}." if other else "")
+    return f"Changed: {', '.join(other)}." if other else ""

@@ -13,9 +13,9 @@ from advisor.planning.alternatives import by_price
 from advisor.planning.explain import verdict
 from advisor.planning.explore import chances, difference
 from advisor.records import Estimate, Plan, Run, ScalingPoint, SearchReport
-from advisor.report.plan import batch, briefly, differences
+from advisor.report.plan import batch, briefly
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, Quantity, memory_of
-from advisor.report.table import STAR, Table
+from advisor.report.table import STAR, Table, capital
 from advisor.settings import SHARDINGS
 from advisor.units import Formatter
 
@@ -65,7 +65,7 @@ def common_and_own(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], lis
 def option(run: Run, goal: Goal) -> dict[str, str]:
     """Returns everything about one named option, by label."""
     return {
-        "on": run.offer.in_words(", "),
+        "on": f"{run.offer.in_words(', ')}{', may be interrupted' if run.offer.spot else ''}",
         "speed from": briefly(run.grounds),
         "model": model(run),
         "batch": batch(run),
@@ -116,9 +116,15 @@ def near_misses(search: SearchReport) -> Table:
 
 
 def neighbour(run: Run, shown: Run) -> str:
-    """Says what another run takes and how it differs from the one shown: "47 min, $1.70 more, loss 0.09 higher"."""
-    effect = replace(difference(shown, run), seconds=None, device_bytes=None)
-    return ", ".join([TIME.expected(run.total_seconds), *differences(effect)])
+    """Says how another run is better than the one shown: "Faster: 8 x l4, 47 min, $20, loss 3.04 (+0.1)"."""
+    effect, offer = difference(shown, run), run.offer
+    better = [name for name, change in (("faster", effect.seconds), ("cheaper", effect.usd)) if change and change < 0]
+    terms = " spot" if offer.spot else " on demand" if offer.provider else ""
+    numbers = [f"{offer.gpus} x {offer.gpu}{terms}", TIME.expected(run.total_seconds)]
+    numbers += [COST.expected(run.cost_usd)] if run.cost_usd else []
+    change = f" ({LOSS.words.change(effect.loss)})" if effect.loss else ""
+    numbers += [f"{LOSS.column} {LOSS.expected(run.loss)}{change}"] if run.loss else []
+    return f"{capital(' and '.join(better))}: {', '.join(numbers)}"
 
 
 def machines(plan: Plan, search: SearchReport) -> Table:

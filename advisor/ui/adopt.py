@@ -60,7 +60,7 @@ def page() -> None:
                 st.error(f"**{escaped(now.subject)}** was not adopted.  \n{printed}", icon=":material/error:")
                 st.button("Close", icon=":material/close:", key="adopt-close", on_click=background.forget)
         handed = bool(st.session_state.pop(HANDED, False))
-        _form(", ".join(training_here(store)), opened=handed or not adopted_names(store.home))
+        _form(", ".join(training_here(store)), opened=handed, alone=not adopted_names(store.home))
     newest = now.subject if now is not None and workflow.was_adopted(store, now) else None
     name = _picked(adopted_names(store.home), newest)
     if name is not None:
@@ -120,9 +120,10 @@ def _adopted(adopted: Adopted) -> None:
         show(words.knobs_table(adopted))
 
 
-def _form(busy: str, *, opened: bool) -> None:
+def _form(busy: str, *, opened: bool, alone: bool) -> None:
     """Draw the form for a command. It is disabled while a run trains here, because both would be measured wrong."""
-    with st.expander("Measure your own command", icon=":material/add:", expanded=opened):
+    another = "Measure another command"
+    with st.container() if alone else st.expander(another, icon=":material/add:", expanded=opened):
         if busy:
             st.info(
                 f"{escaped(busy)} is training on this machine: bursts at the same time would be too slow.",
@@ -140,7 +141,7 @@ def _form(busy: str, *, opened: bool) -> None:
             folder = left.text_input("Folder", str(Path.home()), key="adopt-folder", **lasting, help=about)
             name = right.text_input("Name", key="adopt-name", **lasting, help="Name. Empty: that of its script.")
             knobs = left.text_input(
-                "Names of options that its --help does not show", key="adopt-knobs", **lasting,
+                ADOPT["--knob"], key="adopt-knobs", **lasting,
                 placeholder="micro_batch=--bsz steps=--iters",
                 help="KNOB=OPTION, separated by spaces: micro_batch, grad_accum, seq_len, steps, tokens, epochs, "
                 "log_every; bsz= for bsz=VALUE, $BSZ for a variable.",

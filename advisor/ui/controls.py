@@ -39,8 +39,8 @@ ANALYZE = {
     "--reader": "Let an assistant explain the lines of the log",
 }  # fmt: skip
 ADOPT = {option.flag: option.label for option in options_of(AdoptedGoal).values()} | {
-    "--budget-seconds": "Time for the test runs (seconds)", "--knob": "Names of options that its --help does not show",
-    "--name": "Name",
+    "--budget-seconds": "Time for the test runs (seconds)", "--name": "Name",
+    "--knob": "Your flags for micro-batch, steps … (if --help does not show them)",
 }  # fmt: skip
 # controls, by the page's module
 OF_PAGE: dict[str, Mapping[str, str]] = {

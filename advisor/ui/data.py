@@ -35,7 +35,7 @@ def page() -> None:
         return
     meta = read_data(folder)
     assert meta is not None  # the folder can be read
-    pairs(token_folder(folder, meta), ("Tokenized data", " "))
+    pairs(token_folder(folder, meta)[1:], ("Tokenized data", " "))
     if meta.skipped:
         with st.expander(f"{len(meta.skipped)} left out"):
             table({"What was no data": line} for line in meta.skipped)
@@ -53,7 +53,7 @@ def _picked() -> Path | None:
         "Folder of tokenized data", key=FOLDER, bind=QUERY, placeholder="/path/to/a/folder that was prepared",
         help="A folder that was prepared above, or by `advisor data prepare`, on the machine of this app.",
     )  # fmt: skip
-    if folders:
+    if set(folders) - {text.strip()}:
         with st.container(horizontal=True):
             for path, words in folders.items():
                 pick: Any = {"on_click": st.session_state.update, "args": ({FOLDER: path},)}

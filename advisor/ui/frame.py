@@ -110,7 +110,7 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
         if unknown := _without_control(st.session_state.pop(_ASKED, {})):
             named = ", ".join(map(escaped, unknown))
             above.warning(
-                f"The address of this page names what is not known here, and this is ignored: {named}.",
+                f"Ignored, because not known: {named} (in the address of this page).",
                 icon=":material/link_off:",
             )
 

@@ -73,6 +73,7 @@ def page() -> None:
     rows = _market(asked, (*loaders.store_stamp(), loaders.prices_stamp()))
     by_key = {row.spec.key: row for row in rows}
     chosen = [by_key[key] for key in st.session_state[CARDS] if key in by_key]
+    rows = [row for row in rows if row.spec.is_cuda or row in chosen]  # as the page Plan: others only if named
     if chosen:
         shown = _shown(chosen)
         _answer(shown, chosen, asked)
@@ -89,13 +90,10 @@ def page() -> None:
             _list(rows)
         return
     fitting = [row for row in rows if row.prediction is not None]
-    st.markdown(f"## {escaped(f'It fits on {len(fitting)} of {len(rows)} GPU types')}")
-    cheapest = ""
+    st.markdown(f"## {escaped(f'It fits on {len(fitting)} of {len(rows)} NVIDIA GPU types')}")
     if fitting and fitting[0].usd_per_billion_tokens is not None:
         words = fits_sentence(fitting[0]).partition(": ")[2]
-        cheapest = f"The cheapest is {_number(asked)}{fitting[0].spec.product}: {words}. "
-    st.markdown(escaped(f"{cheapest}Choose a GPU above or tick it below for a yes-or-no answer."))
-    st.caption(escaped(f"{_task(asked)}."))
+        st.markdown(escaped(f"The cheapest is {_number(asked)}{fitting[0].spec.product}: {words}."))
     _list(rows)
 
 
@@ -181,7 +179,7 @@ def _question() -> FitQuestion | None:
             go("plan", {"model": model.name, "gpu": keys or ["h100-80gb-sxm"], **limits, **more})
         return None
     if model.differs:
-        st.caption(escaped(f"Predicted: {model.stand_in}."))
+        st.caption(escaped(f"{model.stand_in}."))
     return asked
 
 
@@ -260,7 +258,7 @@ def _answer(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
     parts: dict[str, float] = {}
     chance, warnings = None, [f"{escaped(row.problem)}."]
     if prediction is not None:
-        work, per_token = prediction.workload, row.usd_per_billion_tokens
+        work = prediction.workload
         about += f", micro-batch {work.micro_batch}"
         recomputed = replace(work, activation_checkpointing="full")
         if work.activation_checkpointing != "none":
@@ -269,7 +267,7 @@ def _answer(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
             # Products of 4-bit weights save more activations, which can outweigh the memory that the weights save.
             least = DEVICE_MEMORY.of(predict_batch(_profile(row, asked), [recomputed])[0].device_bytes)
             about += f", activations not recomputed: QLoRA keeps more of them than LoRA. Recomputed, it takes {least}"
-        figures |= {THROUGHPUT: prediction.tokens_per_second, _PER_MILLION: per_token and per_token.scaled(1e-3)}
+        figures |= {THROUGHPUT: prediction.tokens_per_second, _PER_MILLION: row.usd_per_million_tokens}
         parts = answer.parts_of(_profile(row, asked), work) if asked.method == "scratch" else {}
         chance, warnings = prediction.fit_probability, []
     column = answer.frame(

@@ -169,7 +169,7 @@ def _refused(error: AdvisorError) -> None:
         hint = f"{'It can be fine-tuned. ' if tuned else ''}{plan_form.OTHER_SOFTWARE if other else ''}"
     name, pastes = st.session_state.get("model") or "", "Any other model: its config.json" in hint
     if pastes:
-        advice = "Paste its config.json, or type the path of that file."
+        advice = "Type another name, or the path of its config.json."
         message, hint = f"**Model**: {unknown_model(name, advice)}", ""
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
     if "advisor calibrate" in hint and st.button("Calibrate this machine", icon=":material/speed:"):
@@ -319,10 +319,9 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
     labels |= {explore.run_id(option): option.standing.name for option in answered.options}
     neighbour = ""
     if varied is None and (other := explore.worth_knowing(answered, shown)) is not None:
-        words = runs.neighbour(other, shown)
-        on = re.sub(r" [0-9]+ GB", "", products(f"{other.offer.gpus} x {other.offer.gpu}"))
-        labels[explore.run_id(other)] = on
-        neighbour = f"Worth knowing: a run on {on} takes {words}."
+        on = products(f"{other.offer.gpus} x {other.offer.gpu}")
+        labels[explore.run_id(other)] = re.sub(r" [0-9]+ GB", "", on)
+        neighbour = f"{products(runs.neighbour(other, shown))}."
     seconds = tuple(run.total_seconds.value for run in every)
     factor, unit = charts.time_unit(max(*seconds, limits[1] or 0.0))
     limits = (limits[0], limits[1] and limits[1] / factor)

@@ -25,7 +25,6 @@ from advisor.report import plan as plan_words
 from advisor.report.plan import RESTS_ON
 from advisor.report.prediction import layout_words
 from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
-from advisor.report.search import percent
 from advisor.report.table import Table, capital, in_markdown
 from advisor.store.plan_files import dump_plan
 from advisor.ui import answer, loaders, plan_answers, plan_form, plan_options, plan_what_if
@@ -72,13 +71,7 @@ def show(goal: Goal) -> bool:
     layout = run.workload.layout if run.workload.rollouts is None else None
     headline, _, amount = elsewhere.headline(plan).partition("; ")  # of RL
     about = f"{layout_words(layout)}: {elsewhere.split_words(layout)}." if layout is not None else ""
-    needs, has, fits = run.prediction.device_bytes, run.prediction.device_memory_bytes, run.prediction.fit_probability
-    memory = [DEVICE_MEMORY.expected(needs), *([DEVICE_MEMORY.words(has)] if has else [])]
-    fitting = []
-    if needs is not None and fits is not None:
-        fitting = [f"fits in memory with a chance of {percent(fits)} ({' of '.join(memory)})"]
-    sentences = (*fitting, *plan.reasons, *filter(None, [amount]))
-    about = about or " ".join(f"{capital(with_controls(text))}." for text in sentences)
+    about = about or " ".join(f"{capital(with_controls(text))}." for text in (*plan.reasons, *filter(None, [amount])))
     answer.frame(
         ("Changed: " if varied else "") + headline, goal, run.bill,
         {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second,
@@ -267,10 +260,11 @@ def _options(best: Plan, shown: Run, *, varied: bool) -> tuple[list[Option], str
         for run, label in runs
     ]  # fmt: skip
     if len(rows) > 1:
-        why = "All train the same model equally well. The recommended one costs least"
+        why = "All train the same model equally well. "
         if "cheap" not in runs[0][1]:
-            why += " if each hour after the first day has a price and machines that few have measured count as slow"
-        why += ". For the fastest, set **Minimise** to *time*."
+            why += "The recommended one costs least if each hour after the first day has a price and machines that few "
+            why += "have measured count as slow. "
+        why += "For the fastest, set **Minimise** to *time*."
         return rows, why if best.goal.objective == "loss" else ""
     others = best.considered[: OPTIONS - 1]
     if best.workload.rollouts is not None:
@@ -298,12 +292,13 @@ def _options(best: Plan, shown: Run, *, varied: bool) -> tuple[list[Option], str
             problem = error.message
         if problem:
             needs = problem.partition(": ")[2]
-            impossible.append(f"{label} ({needs})" if needs else label)
+            verdict = f"{'probably ' if 'chance' in needs else ''}does not fit{f': {needs}' if needs else ''}"
+            impossible.append(f"{capital(label)} {f'has {problem}' if problem.startswith('a chance') else verdict}.")
             continue
         form = {name: [value] if name == "gpus" else value for name, value in change.items()}
-        proviso = "only if it supports this model" if change.get("software") == FASTER else ""
+        proviso = f"if {label.removeprefix('with ')} supports this model" if change.get("software") == FASTER else ""
         rows.append(_option(run, capital(label), proviso, partial(state.update, {plan_form.AGAIN: form})))
-    return rows[:OPTIONS], f"Does not fit, or not surely: {', '.join(impossible)}." if impossible else ""
+    return rows[:OPTIONS], " ".join(impossible)
 
 
 def _option(run: Run, title: str, label: str, show: Callable[[], None] | None, *, shown: bool = False) -> Option:
@@ -312,7 +307,7 @@ def _option(run: Run, title: str, label: str, show: Callable[[], None] | None, *
     how = "" if how.startswith(title) else how
     return Option(
         run=run, title=title, shown=shown, key=f"{title}-{label}", show=show,
-        line=capital(": ".join(filter(None, (label, f"{how}micro-batch {work.micro_batch}")))),
+        line=capital(" · ".join(filter(None, (label, f"{how}micro-batch {work.micro_batch}")))),
         result=f"**{THROUGHPUT.expected(run.tokens_per_second)}**",
     )  # fmt: skip
 

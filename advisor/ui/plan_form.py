@@ -56,7 +56,7 @@ _USED = {"finetune": "trl", "rl": RL_SOFTWARE, "layout": "nemo"}  # if no softwa
 LAST = "plan-form"  # session state: what the form held last, to be restored when the user comes back to the page
 BROUGHT_BACK = "plan-brought-back"  # session state: the values to restore on coming back to the page
 _PREPARE = "prepare text…"
-_BOTH = "both"  # cost and waiting, which are minimised where no loss is predicted
+_BY_COST = "cost and days"  # the cost with a price of waiting, which is minimised where no loss is predicted
 PLAN_LAYOUT, OTHER_SOFTWARE = "Plan its layout", "Other software can train it: plan its layout over several GPUs."
 _GOAL = "plan-form-goal"  # session state: the goal that the form gave last
 _SET = "plan-set"  # session state: the values to which this run set the form
@@ -244,8 +244,8 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
     if option.name == "objective":
         bound |= {"required": True, "width": "stretch", "default": option.default}
         if other:  # whose loss is not predicted: the cheapest by default, waiting counted
-            bound["format_func"] = lambda name: _BOTH if name == option.default else name
-            bound["help"] = f"{help} *{_BOTH}*: the cost, and what waiting longer than a day is worth."
+            bound["format_func"] = lambda name: _BY_COST if name == option.default else name
+            bound["help"] = f"{help} *{_BY_COST}*: the cost, with a price for each hour after the first day."
         return column.segmented_control(option.label, choices, **bound)
     if choices is not None:
         first = 0 if option.default is not None or option.kind is Kind.SOFTWARE else None

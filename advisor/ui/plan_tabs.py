@@ -70,18 +70,21 @@ def numbers(
     """
     asked = {COST: limits.budget_usd, TIME: limits.deadline_seconds}
     odds = dict(zip(asked, explore.chances(limits, bill).items(), strict=True))
-    columns = st.container(key="pair-numbers").columns(4)
+    columns, unsaid = st.container(key="pair-numbers").columns(4), ["80 % interval"]
     for column, (quantity, estimate) in zip(columns, figures.items(), strict=False):
-        centre, note, help = quantity.expected(estimate), notes.get(quantity, "80 % interval"), None
+        centre, help = quantity.expected(estimate), None
         span = quantity.of(estimate).removeprefix(centre).strip()
-        note, span = (note, span[1:-1]) if span.startswith("(") else ("", span)  # or words in place of an interval
+        has_ends = span.startswith("(")  # else words stand in place of an interval
+        note, span = (notes.get(quantity, ""), span[1:-1]) if has_ends else ("", span)
         limit, chance = odds.get(quantity, ("", None))
         if chance is not None:
             note = runs.chance_of(quantity, asked[quantity], chance).replace("%", "% chance")
             help = f"{span or centre} is the 80 % interval, with a {runs.chance_within(limit, chance)}."
+        elif has_ends and not note and unsaid:  # once for all
+            note = unsaid.pop()
         column.metric(
             capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
-            delta_description=note if span else None, help=escape_dollars(help or "") or None,
+            delta_description=note if span and note else None, help=escape_dollars(help or "") or None,
         )  # fmt: skip
     return columns[-1]
 

@@ -110,7 +110,7 @@ def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Sequence[C
             tried = further if moved is None else moved
             if tried is not None:
                 before = allowed[name][0]
-                title = f"At {words(tried)}" if moved is None or before is None else f"Instead of {words(before)}"
+                title = f"At {words(tried)}" if moved is None or before is None else f"Against {words(before)}"
                 drawn.append((name, title, tried, st.empty()))
     # the runs without and with each change, beside all other changes, each once
     ends = [[replace(others_changed, **{name: value}) for value in (None, tried)] for name, _, tried, _ in drawn]
@@ -126,7 +126,7 @@ def _effect_of(name: str, run: Run | str, other: Run | str) -> str:
         return run if isinstance(run, str) else str(other)
     before, after = ranges(run), ranges(other)
     also = [
-        f"the {label[0].lower()}{label[1:]} becomes {words(now)}"
+        f"{label[0].lower()}{label[1:]} {words(before[again][0])} → {words(now)}"
         for again, label, words, _ in _SLIDERS
         if again in _CHOSEN_AGAIN and again != name and (now := after[again][0]) not in (None, before[again][0])
     ]

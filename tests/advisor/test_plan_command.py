@@ -107,7 +107,7 @@ def test_no_card_is_broken_in_the_tables_of_all_of_it(columns):
 
 def test_the_price_is_shown_with_where_and_when_it_was_asked(planned):
     out = planned("--gpu", "l4", "--budget", "5", "--all", "--provider", "aws")[1]
-    [row] = [line for line in out.splitlines() if line.startswith("price an hour")]
+    [row] = [line for line in out.splitlines() if line.startswith("machine per hour")]
     assert "$0.80" in row and "AWS g6.xlarge, us-east-1" in row
 
 

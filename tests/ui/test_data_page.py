@@ -45,7 +45,7 @@ def test_a_path_becomes_a_token_folder_that_is_looked_at_and_offered_again(advis
     assert format_tokens(meta.tokens) in shown and "text.txt" in shown
     again = app().run()
     assert again.text_input(key="folder").value == str(advisor_home / "data" / "my-words")  # the page shows something
-    again.button(key=f"pick-{advisor_home / 'data' / 'my-words'}").click().run()
+    assert not [button for button in again.button if (button.key or "").startswith("pick-")]  # it is shown already
     assert not again.exception and format_tokens(meta.tokens) in again.table[0].value.to_csv().replace("\\", "")
 
 
@@ -54,6 +54,7 @@ def test_what_a_terminal_prepared_where_the_app_runs_is_offered(advisor_home, tm
     monkeypatch.chdir(tmp_path)
     at = app().run()
     assert not any("Nothing is prepared yet" in info.value for info in at.info)
+    at.text_input(key="folder").set_value("elsewhere").run()
     at.button(key=f"pick-{folder}").click().run()
     assert not at.exception and at.text_input(key="folder").value == str(folder)
     assert format_tokens(meta.tokens) in at.table[0].value.to_csv().replace("\\", "")

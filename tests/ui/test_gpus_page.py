@@ -136,7 +136,7 @@ def test_a_pasted_config_is_predicted_and_a_wrong_one_is_said_beside_the_questio
     at = app(card_method="scratch").run()
     at.text_area(key="card_config").set_value(json.dumps(CONFIG)).run()
     assert not at.exception and not at.error
-    assert "config.json, from scratch" in words(at)
+    assert "It fits on " in words(at)
     fits = at.dataframe[0].value.set_index("GPU")["Fits"]
     assert fits["H100 SXM 80 GB"] == "yes"
     assert fits["V100 SXM2 16 GB"] == "no" and fits["V100 SXM2 32 GB"] == "yes"  # its state alone is 17.6 GB
