@@ -130,7 +130,7 @@ def _form(busy: str, *, opened: bool, alone: bool) -> None:
                 icon=":material/hourglass_empty:",
             )
         lasting: Any = {"persist_state": "session"}  # a command that fails can be corrected without typing it again
-        with st.form("adopt", border=False):
+        with st.form("adopt", border=False, enter_to_submit=False):
             text = st.text_area(
                 "Command", key="adopt-command", **lasting, height=90,
                 placeholder="python train.py --data my.txt --epochs 3",

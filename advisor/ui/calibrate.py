@@ -105,7 +105,7 @@ def _form(has_card: bool, busy: str) -> None:
             icon=":material/hourglass_empty:",
         )
     defaults = CUDA_DEFAULTS if has_card else CPU_DEFAULTS
-    with st.form("calibrate", border=True):
+    with st.form("calibrate", border=True, enter_to_submit=False):
         columns = st.container(key="pair-calibrate").columns(4)
         auto = "auto: the first GPU of this machine, else its CPU."
         device = columns[0].selectbox("Device", ["auto", "cpu"], help=auto)
