@@ -8,7 +8,7 @@ resampled. Otherwise the rows near the point are, which show a run's own noise b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from advisor.findings.curves import curve, rate_curve
 from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.detectors.machine import DISTURBED, disturbed_share, readings, undisturbed_times
 from advisor.findings.run_facts import parameters, planned_steps
+from advisor.findings.run_metrics import StepTimes
 from advisor.findings.workload_of import infer
 from advisor.laws import flops
 from advisor.laws.annealing import phase_problem, same_phase
@@ -94,7 +95,8 @@ class SpeedChange:
     """The ratio of one group's tokens per second to the first group's."""
 
     group: str
-    ratio: Estimate
+    ratio: Estimate  # without the steps that other programs slowed
+    measured: float | None  # with them; None if other programs took little time of all these runs
     verdict: str
 
 
@@ -355,18 +357,26 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
         ratio = Estimate(value=value, low=min(low, value), high=max(high, value), basis=Basis.MEASURED)
         verdict = "faster" if ratio.low > 1 + _SLOWER else "the same speed within 2 %"
         verdict = "regression: slower" if ratio.high < 1 - _SLOWER else verdict
-        changes.append(SpeedChange(group=name, ratio=ratio, verdict=verdict))
+        changes.append(SpeedChange(group=name, ratio=ratio, measured=_measured(runs, base), verdict=verdict))
     return changes
 
 
-def _rates(runs: list[_Entrant]) -> np.ndarray | None:
+def _measured(runs: list[_Entrant], base: list[_Entrant]) -> float | None:
+    """Return the ratio of the median steps' speeds with what other programs took, or None if they took little."""
+    rates, reference = (_rates(group, run_metrics.step_times) for group in (runs, base))
+    if rates is None or reference is None or not any(_disturbed(entrant) for entrant in (*runs, *base)):
+        return None
+    return float(np.median(rates) / np.median(reference))
+
+
+def _rates(runs: list[_Entrant], kept: Callable[[Case], StepTimes | None] = undisturbed_times) -> np.ndarray | None:
     """Return tokens per second of the steady steps of all runs in a group, without steps that other programs slowed.
 
-    Returns None if a log has no such steps.
+    `kept` returns the steps of a run that count. Returns None if a log has no such steps.
     """
     rates = []
     for entrant in runs:
-        times, quiet = run_metrics.step_times(entrant.case), undisturbed_times(entrant.case)
+        times, quiet = run_metrics.step_times(entrant.case), kept(entrant.case)
         pace = run_metrics.pace(entrant.case)
         if times is None or quiet is None or pace is None:
             return None
