@@ -272,7 +272,8 @@ CLOCKS = {
     "every tenth step printed": (  # each 250th evaluates for 8 s: 8 / (250·0.0625 + 8)
         run(steps=501, step=PRINTED, seconds=np.where((PRINTED % 250 == 0) & (PRINTED > 0), 8.0625, 0.0625)
             * (1 + 0.01 * np.random.default_rng(0).standard_normal(501))),
-        found("periodic_pauses", "", "33.8 % of the time", starts="Every 250 steps"),
+        found("periodic_pauses", "", "33.9 % of the time", starts="Every 250 steps",
+              hours=pytest.approx(80 / 3600, rel=0.01)),
     ),
     "saves by their events": (timed(FIFTIETH, events=SAVES), found("periodic_pauses", "", "(checkpoint)")),
     "saves by the configuration": (timed(FIFTIETH, facts={"checkpoint_every_steps": 50}),
