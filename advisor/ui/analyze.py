@@ -288,7 +288,11 @@ def finding_line(finding: Finding, *, opened: bool = False) -> None:
     badge = f":{COLOURS[finding.severity]}-badge[{finding.severity.value}]"
     saves = f" · saves {escaped(saved)}" if (saved := words.saving(finding)) else ""
     with st.expander(f"{badge} **{escaped(finding.title)}**{saves}", expanded=opened):
-        st.markdown("\n".join(f"- {in_controls(capital(text), ANALYZE)}" for text in words.finding_lines(finding)))
+        lines = [capital(text) for text in words.finding_lines(finding)]
+        # what was seen quotes the log, whose options are not this page's
+        st.markdown("\n".join(
+            f"- {escaped(line) if line.startswith('Seen: ') else in_controls(line, ANALYZE)}" for line in lines
+        ))  # fmt: skip
         st.caption(escaped(words.grounds(finding)))
 
 
