@@ -438,6 +438,14 @@ def test_out_of_memory_says_the_largest_batch_that_would_have_fitted():
     )
 
 
+@pytest.mark.parametrize(("format", "is_pytorch"), [("llmc_stdout", False), ("nanogpt", True)])
+def test_pytorch_s_allocator_is_no_advice_where_the_trainer_has_no_pytorch(format, is_pytorch):
+    for case, code in ((oom()(), "out_of_memory"), (DEVICES["nearly full"][0](), "memory_nearly_full")):
+        own = dataclasses.replace(case, run=dataclasses.replace(case.run, format=format))
+        [one] = [one for one in judge(own)[0] if one.code == code]
+        assert any("expandable_segments" in action for action in one.actions) is is_pytorch
+
+
 def test_what_others_hold_and_a_larger_appetite_leave_room_for_a_smaller_batch():
     w = build.workload(micro_batch=64, grad_accum=8, gpu="a100-40gb-pcie")
     case = build.case(w=w)
