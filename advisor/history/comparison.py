@@ -41,6 +41,8 @@ _SAME = (
     *("planned_steps", "learning_rate", "warmup_steps", "optimizer", "precision", "compile", "gpu", "weight_decay"),
     "data_fingerprint",
 )
+_TOLD = {"tokens": ("tokens", "how many tokens each step took"), "hours": ("time", "when each step was done"),
+         "usd": ("cost", "the price of an hour")}  # of each axis, its name and what a log must tell  # fmt: skip
 NO_SPEED = "no speed is compared"  # a note begins so
 _FAR = 0.05  # of the longest run's steps: a shorter run would limit the comparison to its few steps
 
@@ -156,6 +158,13 @@ class _Entrant:
         return cls(name=name, case=case, courses=courses)
 
 
+def _untold(silent: Sequence[str], usable: Sequence[_Entrant]) -> str:
+    """Return who does not tell something, as the beginning of a sentence."""
+    if len(silent) == len(usable):
+        return "no log tells"
+    return f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not tell"
+
+
 def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int = 0) -> Comparison:
     """Compare two or more runs, which are called by `names` or else by their sources.
 
@@ -178,10 +187,9 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     notes = [f"{text}: left out" for text in short]
     # equal learning-rate phases cannot be checked where a log does not have the rates
     if silent := [entrant.name for entrant in usable if not len(rate_curve(entrant.case.run))]:
-        who = "no log" if len(silent) == len(usable) else ", ".join(silent)
-        verb = "tells" if len(silent) == len(usable) else "does not tell" if len(silent) == 1 else "do not tell"
-        notes.append(f"{who} {verb} the learning rate of its steps: whether the runs were at the same point of their "
-                     "schedules, where alone losses compare, is not known")  # fmt: skip
+        rate = f"{_untold(silent, usable)} the learning rate of its steps"
+        notes.append(f"{rate}: whether the runs were at the same point of their schedules, where alone losses compare, "
+                     "is not known")  # fmt: skip
     # groups by declared settings; a run that declares hardly any is a group of its own
     groups: dict[tuple, list[_Entrant]] = {}
     for number, entrant in enumerate(usable):
@@ -197,8 +205,10 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
             notes.append(f"{NO_SPEED}: {disturbed}, and hardly a step ran alone")
     shared = set.intersection(*(set(entrant.courses) for entrant in usable))
     axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
-    for axis in (axis for axis in ("tokens", "hours", "usd") if axis not in shared):
-        notes.append(f"not compared at equal {axis}: not every log tells them")
+    for axis, (name, told) in _TOLD.items():
+        silent = [entrant.name for entrant in usable if axis not in entrant.courses]
+        if silent and not (axis == "usd" and "hours" not in shared):  # then the time is what lacks
+            notes.append(f"not compared at equal {name}: {_untold(silent, usable)} {told}")
     if "schedule" not in shared:
         notes.append("not compared at equal shares of their schedules: not every log tells how many steps were planned")
     places, draw = [(axis, at) for axis in axes for at in _places(axis, usable)], np.random.default_rng(seed)
