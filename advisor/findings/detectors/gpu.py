@@ -210,10 +210,9 @@ def detect_nearly_full(case: Case) -> Verdict:
         return lacking("memory_nearly_full", "GPU memory in use (telemetry or the log) and its size")
     if used < FIT_MARGIN or used > 1:
         return None
-    own = options_of(case.run.format)
-    plain = (
-        {} if own.allocator else {"actions": f"lower {own.micro_batch}"}
-    )  # the usual advice is about PyTorch's memory
+    own, plain = options_of(case.run.format), dict[str, Any]()
+    if not own.allocator:  # the usual advice is about PyTorch's memory
+        plain["actions"] = f"lower {own.micro_batch}"
     return finding(
         "memory_nearly_full",
         title=f"Device memory was {format_percent(used)} full: {format_bytes((1 - used) * total)} were left",
