@@ -288,12 +288,21 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
             f"batch in {after} a step, {before} with {own.processes:g}"
         )
     if len(options) == 1:
-        words = [v.words for v in adopted.verdicts if v.name in ("micro_batch", "grad_accum") and v.verdict != WORKS]
-        return f"batch unchanged: {words[0] if words else 'no option sets micro-batch and gradient accumulation'}"
+        return f"batch unchanged: {_why_no_split(adopted, batch)}"
     if not chosen.settings:
         return f"its own micro-batch stays: no split among {len(options)} splits of its global batch is surely faster"
     faster = 1 - chosen.step_seconds.value / options[0].step_seconds.value
     return f"a micro-batch of {batch.rows:g} takes {faster:.0%} off a step at the same global batch"
+
+
+def _why_no_split(adopted: Adopted, batch: Batch) -> str:
+    """Returns why its global batch is split in no other way."""
+    names = {"micro_batch": "micro-batch", "grad_accum": "gradient accumulation"}
+    if doubtful := [v.words for v in adopted.verdicts if v.name in names and v.verdict != WORKS]:
+        return doubtful[0]
+    if missing := [words for name, words in names.items() if adopted.recipe.knob(name) is None]:
+        return f"no option sets {' and '.join(missing)}"
+    return f"its {batch.rows * batch.calls * batch.processes:g} rows a step have no other split near the measured ones"
 
 
 def _too_full(chosen: Option, goal: AdoptedGoal) -> Iterator[str]:

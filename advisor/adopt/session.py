@@ -256,7 +256,8 @@ def _ended_itself(code: int, output: Path) -> tuple[str, str | None]:
         outcome = Outcome.DIVERGED if run is not None and run.status is Status.DIVERGED else Outcome.FAILED
     if code != -signal.SIGKILL:
         lines = [line.strip() for line in output.read_text(encoding="utf-8", errors="replace").splitlines()]
-        reason = f"{reason}: {next((line[:200] for line in reversed(lines) if line), 'it said nothing')}"
+        last = next((line[:200] for line in reversed(lines) if line), None)
+        reason = f"{reason}: “{last}”" if last else f"{reason}: it said nothing"
     return outcome, reason
 
 

@@ -74,7 +74,7 @@ class ClaimedQuantity:
 
 # what a number without its unit means if a table's head or the field has the unit
 _MEANT = {("count", "rate"): " tok/s", ("count", "times"): " x", ("count", "gpu_hours"): " GPU-h", ("count", "usd"): ""}
-_MEANT |= {("usd", "usd_per_hour"): "/h", ("count", "bits"): " bits"}
+_MEANT |= {("count", "usd_per_hour"): "/h", ("usd", "usd_per_hour"): "/h", ("count", "bits"): " bits"}
 
 
 def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> ClaimedQuantity:
@@ -102,7 +102,7 @@ def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Cl
             times = 100 if plain.high <= 1 else 1  # an MFU of 0.42, or 42 in a column of percentages
             return _parsed(f"{times * plain.low:.6g}-{times * plain.high:.6g} %")
         if (plain.dimension, dimension) in _MEANT:
-            sign = "$" if dimension == "usd" else ""
+            sign = "$" if plain.dimension == "count" and dimension.startswith("usd") else ""
             return _parsed(f"{sign}{plain.text}{_MEANT[plain.dimension, dimension]}")
     return plain
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -56,7 +57,9 @@ _NEEDS = {  # of a claim that its own table does not check: what the table would
     "mfu": "its check needs depth, width, the GPU and tokens per second",
     "time": "its check needs tokens and tokens per second",
     "usd": "its check needs a time and a price per GPU-hour",
+    "tokens": "its check needs steps, and their tokens or the batch of all GPUs and the length",
 }
+_BATCH = re.compile(r"(?P<all>(?:global|total|effective) )?batch(?: size)?", re.IGNORECASE)
 _GPU_NAMES = ("hardware", "gpu", "gpus", "accelerators")
 
 
@@ -97,8 +100,8 @@ def declared(path: Path) -> dict[str, Any]:
         unknown = [f"{name} (line {line})" for name, text, line in cells if figures(text) and not _is_known(name)]
         unplaced += [f"no check knows these names: {', '.join(unknown)}"] if unknown else []
     for one in (one for one in tables if len(one.header) > 2 and not _is_steps(one)):
-        if sum(_form_of(name) is not None for name in one.header) < 2:
-            columns = ", ".join(filter(None, one.header))
+        if sum(_form_of(name) is not None for name in one.header) + _has_steps(one.header) < 2:
+            columns = ", ".join(name for name in one.header if name and not _is_known(name)) or ", ".join(one.header)
             unplaced.append(f"the table at line {one.line}: no check knows the columns {columns}")
             continue
         for at, row in enumerate(one.rows, one.line + 2):
@@ -140,10 +143,34 @@ def _form_of(name: str) -> tuple[str, tuple[str, ...]] | None:
     return next((row[:2] for row in _CLAIMED if re.fullmatch(row[2], bare)), None)
 
 
+def _has_steps(names: Sequence[str]) -> bool:
+    """Return whether one of the names states the steps of a run, so that its tokens may follow."""
+    return any((name_of((name,)) or ("",))[0] == "planned_steps" for name in names)
+
+
+def _of_a_step(run: dict[str, Any], stated: Sequence[tuple[str, str, int]]) -> tuple[int | None, str]:
+    """Return the tokens of a step of all GPUs, as far as a table states them, and the name of a batch that may be of
+    one GPU or of all."""
+    named = [(name, match, number_with_unit(text)) for name, text, _ in stated if (match := _BATCH.fullmatch(name))]
+    shared, seq_len = run.get("gpus", 1) * run.get("grad_accum", 1) > 1, run.get("seq_len")
+    sizes = [size for _, match, size in named if size and (match["all"] or not shared)]
+    if "step_tokens" in run or not seq_len or not named:
+        spelt = {"micro_batch", "grad_accum", "gpus", "seq_len"} <= run.keys()
+        each = math.prod(run[name] for name in ("micro_batch", "grad_accum", "gpus", "seq_len")) if spelt else None
+        return run.get("step_tokens", None if named else each), ""
+    return (round(sizes[0][0]) * seq_len, "") if sizes and not sizes[0][1] else (None, named[0][0] if shared else "")
+
+
 def _is_known(name: str) -> bool:
     """Return whether a name states a setting, a measurement, a phase of a step or a claim."""
     measured = any(re.search(pattern, name, re.IGNORECASE) for _, _, pattern in _MEASURED)
-    return bool(measured or _form_of(name) or name_of((name,)) or any(phase in name.lower() for phase in PHASES))
+    return bool(
+        measured
+        or _form_of(name)
+        or name_of((name,))
+        or _BATCH.fullmatch(name)
+        or any(phase in name.lower() for phase in PHASES)
+    )
 
 
 def _is_invalid(name: str, text: str) -> bool:
@@ -175,9 +202,11 @@ def _claims(
     setup = {**run, **{field: known[that] for that, field in _OTHER_FIELDS.items() if that in known}}
     setup = {name: value for name, value in setup.items() if not problems_of(run={name: value})}
     # of each claim: the numbers of its own table by which it is checked, and whether the table has them
-    shaped = {"depth", "width"} <= run.keys()
+    shaped, (step_tokens, unclear) = {"depth", "width"} <= run.keys(), _of_a_step(run, stated)
+    setup |= {"step_tokens": step_tokens} if step_tokens else {}
     checks: dict[str, tuple[tuple[str, ...], bool]] = {
         "parameters": ((), shaped),
+        "tokens": ((), bool(step_tokens and "steps" in run)),
         "time": (("tokens",), {"tokens", "rate"} <= known.keys()),
         "usd": (("time",), {"time", "price"} <= known.keys()),
         "mfu": ((), shaped and "gpu" in run and "rate" in known),
@@ -189,8 +218,9 @@ def _claims(
         if is_checkable:
             claim = {"id": f"{that}-{line}", "kind": "quantity", "that": that, "text": words, "line": line}
             claims.append({**claim, "about": about, "value": text, **{name: known[name] for name in fields}})
-        elif that in _NEEDS:
-            unplaced.append(f"{words} (line {line}): {_NEEDS[that]}")
+        elif that in _NEEDS and {"tokens": "steps" in run, "time": not checks["usd"][1]}.get(that, True):
+            batch = f"{unclear!r} may be the batch of one GPU or of all" if that == "tokens" and unclear else ""
+            unplaced.append(f"{words} (line {line}): {batch or _NEEDS[that]}")
     return setup, claims, unplaced
 
 

@@ -135,7 +135,7 @@ def _tested(request: LaunchRequest) -> list[str]:
     done = remote.engine_run(("sbatch", "--test-only"), given=request.files[f"{JOB}/{SCRIPT}"].encode())
     said = [line.removeprefix("sbatch: ") for line in done.stderr.decode("utf-8", "replace").splitlines()]
     if done.returncode:
-        raise AdvisorError(f"Slurm would reject it: {'; '.join(said)}", "see the partitions: sinfo")
+        raise AdvisorError(f"Slurm would reject it: “{'; '.join(said)}”", "see the partitions: sinfo")
     return said
 
 

@@ -15,6 +15,7 @@ from advisor.findings.run_metrics import (
     FROM_PARTS,
     PRINTED,
     StepTimes,
+    between_pauses,
     main_column,
     seconds_beside,
     step_times,
@@ -72,10 +73,10 @@ def durations(case: Case) -> Iterator[Duration]:
 def seconds_in_steps(case: Case, times: StepTimes, covered: float) -> float:
     """Return the sum of the steps' times, and of waiting beside them.
 
-    Rows that were not printed took as long as the others on average, but each long printed pause happened once.
+    Rows that were not printed took as long as the others on average, without the pauses that recur: each happened once.
     """
     printed, hidden = times.seconds, max(0.0, covered - len(times.seconds))
-    return float(printed.sum()) + hidden * pace.mean_seconds(times.steady_seconds) + covered * seconds_beside(case)
+    return float(printed.sum()) + hidden * pace.mean_seconds(between_pauses(times)) + covered * seconds_beside(case)
 
 
 def spent_seconds(case: Case) -> float | None:

@@ -23,6 +23,7 @@ IDLE_UTILIZATION = 0.02
 COMPILED_STEPS = 6  # the trainer's compilation takes place in its first steps
 _SAME_COUNT = 0.001
 _CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry; CPUs have none of them
+_PAUSE, _PAUSE_NEIGHBOURS = 1.5, 51  # times the running median of so many rows
 _SLOWER = 1.3  # times the former step time, at once and over all rows
 _APART = 0.95  # of the rows on each side of a slowdown that lie on their side of the middle
 _SLOW_ROWS = 10  # on each side
@@ -139,6 +140,38 @@ def lasting_slowdown(times: StepTimes | None) -> Slowdown | None:
     return Slowdown(
         step=float(times.steady_step[cut]), before_seconds=before, after_seconds=after, excess_seconds=excess
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """Steps much slower than their neighbours; several in a row count as one pause."""
+
+    step: np.ndarray  # start of each pause
+    excess_seconds: np.ndarray  # of each pause, beyond the running median
+    between_seconds: np.ndarray  # of the steady rows, the running median in place of the pauses
+    period: series.Period | None
+
+
+def pauses(times: StepTimes) -> Pauses | None:
+    """Return stretches of rows with more than 1.5 times the running median, or None if there are none."""
+    seconds, step = times.steady_seconds, times.steady_step
+    if len(seconds) < 20:
+        return None
+    normal = series.rolling_median(seconds, _PAUSE_NEIGHBOURS)
+    noise = 4 * series.mad(seconds - normal) / series.NORMAL_MAD
+    slow = (seconds > _PAUSE * normal) & (seconds - normal > noise)
+    if not slow.any():
+        return None
+    first, between = [begin for begin, _ in series.stretches(slow)], np.where(slow, normal, seconds)
+    period = series.period_of(step[first], tolerance=times.stride)
+    excess = np.add.reduceat(seconds - between, first)
+    return Pauses(step=step[first], excess_seconds=excess, between_seconds=between, period=period)
+
+
+def between_pauses(times: StepTimes) -> np.ndarray:
+    """Return the seconds of the steady rows without pauses that recur: steps that were not printed had none of them."""
+    slow = pauses(times) if times.source in (PRINTED, FROM_PARTS) else None
+    return times.steady_seconds if slow is None or slow.period is None else slow.between_seconds
 
 
 def seconds_between(run: RunTable, name: str) -> np.ndarray:

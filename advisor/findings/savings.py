@@ -9,7 +9,7 @@ import numpy as np
 from advisor.findings.case import Case, Cost
 from advisor.findings.durations import spent_seconds, steps_covered
 from advisor.findings.run_facts import planned_steps, price, steps_done
-from advisor.findings.run_metrics import lasting_slowdown, step_times
+from advisor.findings.run_metrics import between_pauses, lasting_slowdown, step_times
 from advisor.laws import pace
 from advisor.laws.intervals import Z80
 from advisor.readers.run_table import Status
@@ -92,17 +92,19 @@ _SPREAD_MOST = 2.0  # in logarithms; a larger spread comes from a broken clock
 
 
 def mean_step_seconds(case: Case, left: float = 0.0) -> Estimate | None:
-    """Return the mean seconds per step without warm-up and with long stalls capped, or None if the log has no clock.
+    """Return the mean seconds per step without warm-up, or None if the log has no clock.
 
+    Pauses that recur, such as evaluations, count in full and once; other long stalls are capped.
     The 80 % interval covers the uncertainty of the mean, and the run's drift over the `left` steps to come.
     """
     times = step_times(case)
     if times is None or not len(times.steady_seconds):
         return None
-    seconds = times.steady_seconds
+    seconds, between = times.steady_seconds, between_pauses(times)
     if left and (slow := lasting_slowdown(times)) is not None:  # what is to come takes as long as it does now
-        seconds = seconds[times.steady_step >= slow.step]
-    value = pace.mean_seconds(seconds)
+        lasts = times.steady_step >= slow.step
+        seconds, between = seconds[lasts], between[lasts]
+    value = pace.mean_seconds(between) + float(np.mean(seconds - between)) / times.stride
     spread = math.hypot(pace.mean_error(seconds), pace.drift_spread(seconds, left / times.stride))
     half = min(_SPREAD_MOST, Z80 * spread)
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)

@@ -8,7 +8,7 @@ resampled. Otherwise the rows near the point are, which show a run's own noise b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from advisor.findings.curves import curve, rate_curve
 from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.detectors.machine import DISTURBED, disturbed_share, readings, undisturbed_times
 from advisor.findings.run_facts import parameters, planned_steps
+from advisor.findings.run_metrics import StepTimes
 from advisor.findings.workload_of import infer
 from advisor.laws import flops
 from advisor.laws.annealing import phase_problem, same_phase
@@ -40,6 +41,8 @@ _SAME = (
     *("planned_steps", "learning_rate", "warmup_steps", "optimizer", "precision", "compile", "gpu", "weight_decay"),
     "data_fingerprint",
 )
+_TOLD = {"tokens": ("tokens", "how many tokens each step took"), "hours": ("time", "when each step was done"),
+         "usd": ("cost", "the price of an hour")}  # of each axis, its name and what a log must tell  # fmt: skip
 NO_SPEED = "no speed is compared"  # a note begins so
 _FAR = 0.05  # of the longest run's steps: a shorter run would limit the comparison to its few steps
 
@@ -94,7 +97,8 @@ class SpeedChange:
     """The ratio of one group's tokens per second to the first group's."""
 
     group: str
-    ratio: Estimate
+    ratio: Estimate  # without the steps that other programs slowed
+    measured: float | None  # with them; None if other programs took little time of all these runs
     verdict: str
 
 
@@ -154,6 +158,13 @@ class _Entrant:
         return cls(name=name, case=case, courses=courses)
 
 
+def _untold(silent: Sequence[str], usable: Sequence[_Entrant]) -> str:
+    """Return who does not tell something, as the beginning of a sentence."""
+    if len(silent) == len(usable):
+        return "no log tells"
+    return f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not tell"
+
+
 def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int = 0) -> Comparison:
     """Compare two or more runs, which are called by `names` or else by their sources.
 
@@ -176,10 +187,9 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     notes = [f"{text}: left out" for text in short]
     # equal learning-rate phases cannot be checked where a log does not have the rates
     if silent := [entrant.name for entrant in usable if not len(rate_curve(entrant.case.run))]:
-        who = "no log" if len(silent) == len(usable) else ", ".join(silent)
-        verb = "tells" if len(silent) == len(usable) else "does not tell" if len(silent) == 1 else "do not tell"
-        notes.append(f"{who} {verb} the learning rate of its steps: whether the runs were at the same point of their "
-                     "schedules, where alone losses compare, is not known")  # fmt: skip
+        rate = f"{_untold(silent, usable)} the learning rate of its steps"
+        notes.append(f"{rate}: whether the runs were at the same point of their schedules, where alone losses compare, "
+                     "is not known")  # fmt: skip
     # groups by declared settings; a run that declares hardly any is a group of its own
     groups: dict[tuple, list[_Entrant]] = {}
     for number, entrant in enumerate(usable):
@@ -195,8 +205,10 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
             notes.append(f"{NO_SPEED}: {disturbed}, and hardly a step ran alone")
     shared = set.intersection(*(set(entrant.courses) for entrant in usable))
     axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
-    for axis in (axis for axis in ("tokens", "hours", "usd") if axis not in shared):
-        notes.append(f"not compared at equal {axis}: not every log tells them")
+    for axis, (name, told) in _TOLD.items():
+        silent = [entrant.name for entrant in usable if axis not in entrant.courses]
+        if silent and not (axis == "usd" and "hours" not in shared):  # then the time is what lacks
+            notes.append(f"not compared at equal {name}: {_untold(silent, usable)} {told}")
     if "schedule" not in shared:
         notes.append("not compared at equal shares of their schedules: not every log tells how many steps were planned")
     places, draw = [(axis, at) for axis in axes for at in _places(axis, usable)], np.random.default_rng(seed)
@@ -355,18 +367,26 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
         ratio = Estimate(value=value, low=min(low, value), high=max(high, value), basis=Basis.MEASURED)
         verdict = "faster" if ratio.low > 1 + _SLOWER else "the same speed within 2 %"
         verdict = "regression: slower" if ratio.high < 1 - _SLOWER else verdict
-        changes.append(SpeedChange(group=name, ratio=ratio, verdict=verdict))
+        changes.append(SpeedChange(group=name, ratio=ratio, measured=_measured(runs, base), verdict=verdict))
     return changes
 
 
-def _rates(runs: list[_Entrant]) -> np.ndarray | None:
+def _measured(runs: list[_Entrant], base: list[_Entrant]) -> float | None:
+    """Return the ratio of the median steps' speeds with what other programs took, or None if they took little."""
+    rates, reference = (_rates(group, run_metrics.step_times) for group in (runs, base))
+    if rates is None or reference is None or not any(_disturbed(entrant) for entrant in (*runs, *base)):
+        return None
+    return float(np.median(rates) / np.median(reference))
+
+
+def _rates(runs: list[_Entrant], kept: Callable[[Case], StepTimes | None] = undisturbed_times) -> np.ndarray | None:
     """Return tokens per second of the steady steps of all runs in a group, without steps that other programs slowed.
 
-    Returns None if a log has no such steps.
+    `kept` returns the steps of a run that count. Returns None if a log has no such steps.
     """
     rates = []
     for entrant in runs:
-        times, quiet = run_metrics.step_times(entrant.case), undisturbed_times(entrant.case)
+        times, quiet = run_metrics.step_times(entrant.case), kept(entrant.case)
         pace = run_metrics.pace(entrant.case)
         if times is None or quiet is None or pace is None:
             return None

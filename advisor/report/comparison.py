@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from advisor import units
 from advisor.findings.detectors.machine import REPORTED
-from advisor.history.comparison import Comparison, Group
+from advisor.history.comparison import Comparison, Group, SpeedChange
 from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, LedgerCoverage, QuantityAccuracy
 from advisor.history.listing import state_words
 from advisor.history.scoring import Cause, Score, ScoredRun
@@ -301,10 +301,31 @@ def verdicts(comparison: Comparison) -> list[str]:
         for found in {d.axis: d for d in comparison.differences if d.group == group.name}.values():
             judged.setdefault(_JUDGED.get(found.verdict, "not comparable"), []).append(_AXES[found.axis])
         parts = [f"{word} at equal {_listed(axes)}" for word, axes in judged.items()]
-        if (speed := speeds.get(group.name)) and (speed.ratio.low > 1 or speed.ratio.high < 1):
-            parts.append(f"{units.format_centre(speed.ratio, units.format_number)} times as fast")
-        said.append(f"Compared with {_called(first)}, {_called(group)} is {_listed(parts or ['not comparable'])}")
+        alone = ""
+        if speed := speeds.get(group.name):
+            parts, alone = [*parts, *filter(None, [_speed(speed)])], _alone(speed)
+        said.append(
+            f"Compared with {_called(first)}, {_called(group)} is {_listed(parts or ['not comparable'])}{alone}"
+        )
     return said
+
+
+def _speed(change: SpeedChange) -> str:
+    """Says how fast a group was as it happened; nothing if the difference may be noise."""
+    if change.measured is not None:
+        return _times_as_fast(units.format_number(change.measured))
+    differs = change.ratio.low > 1 or change.ratio.high < 1
+    return _times_as_fast(units.format_centre(change.ratio, units.format_number)) if differs else ""
+
+
+def _times_as_fast(ratio: str) -> str:
+    return "as fast" if ratio == "1" else f"{ratio} times as fast"
+
+
+def _alone(change: SpeedChange) -> str:
+    """Says how fast a group would have been if other programs had not taken time, if they took much."""
+    ratio = _times_as_fast(units.format_centre(change.ratio, units.format_number))
+    return f"; {ratio} without the time that other programs took" if change.measured is not None else ""
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -295,9 +295,12 @@ def finding_line(finding: Finding, *, opened: bool = False) -> None:
     saves = f" · saves {escaped(saved)}" if (saved := words.saving(finding)) else ""
     with st.expander(f"{badge} **{escaped(finding.title)}**{saves}", expanded=opened):
         lines = [line for line in words.finding_lines(finding) if not line.startswith("saves: ")]
-        lines = [line for line in lines if not (opened and line == f"do: {finding.actions[0]}")]
-        st.markdown("\n".join(f"- {in_controls(capital(text), ANALYZE)}" for text in lines))
-        st.caption(in_controls(words.grounds(finding), ANALYZE))
+        lines = [capital(line) for line in lines if not (opened and line == f"do: {finding.actions[0]}")]
+        # what was seen quotes the log, whose options are not this page's
+        st.markdown("\n".join(
+            f"- {escaped(line) if line.startswith('Seen: ') else in_controls(line, ANALYZE)}" for line in lines
+        ))  # fmt: skip
+        st.caption(escaped(words.grounds(finding)))
 
 
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:

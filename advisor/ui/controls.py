@@ -49,6 +49,7 @@ OF_PAGE: dict[str, Mapping[str, str]] = {
 }  # fmt: skip
 
 _CODE = r"`[^`]*`"
+_QUOTED = r"“[^”\n]*”"  # what another program printed
 _VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|model"
 _COMMAND = rf"\b(?:advisor (?:{_VERBS})|pip install|python -m)\b[^;)\n]*"
 _VALUE = r"any|\$?\d[\w.:/]*[\w%]|\d|unsloth"  # of an option in a hint: --budget 52, --tokens 4.5B
@@ -68,15 +69,18 @@ def escaped(text: object) -> str:
 def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str], str] = escaped) -> str:
     """Return `text` as Markdown that names a page's `controls` in place of options. `literal` escapes other words.
 
-    Commands stay as they are. So does an option without a control, because it may belong to another program.
+    Commands stay as they are, and what another program printed, in “”. So does an option without a control, because it
+    may belong to another program.
     """
     done, end = [], 0
-    for match in re.finditer(f"{_CODE}|{_COMMAND}|{_OPTION}", text):
+    for match in re.finditer(f"{_CODE}|{_QUOTED}|{_COMMAND}|{_OPTION}", text):
         done.append(literal(text[end : match.start()]))
         words, end = match[0], match.end()
         option, _, rest = words.partition(" ")
         if words.startswith("`"):
             done.append(words)
+        elif words.startswith("“"):
+            done.append(literal(words))
         elif not words.startswith("-"):
             command = words.rstrip(" .,")
             done.append(f"`{command}`{words[len(command) :]}")

@@ -15,7 +15,9 @@ import streamlit as st
 from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
-from advisor.findings.chart_data import loss_so_far_points, points
+from advisor.findings.case import Case
+from advisor.findings.chart_data import ChartPoint, loss_so_far_points, points
+from advisor.findings.run_facts import planned_steps
 from advisor.history.comparison import compare_runs
 from advisor.history.ledger_rows import accuracy, coverages
 from advisor.history.listing import RunSummary, list_runs, loss_sketch, state_words
@@ -64,6 +66,7 @@ AXES = {
     "step": ("steps", "steps"),
     "hours": ("time", "time since its first step"),
     "usd": ("cost", "dollars since its first step"),
+    "schedule": ("share of the schedule", "% of its planned steps"),
 }  # the names of the axis on its button and below the chart
 LOSS_SO_FAR = "the mean of the last 2 % of the steps, at least five"
 BAR = "Time / predicted"
@@ -328,7 +331,7 @@ def _curves(reviewed: list[Reviewed], colours: dict[str, str], axis: str) -> Non
             {axis: place, "value": point.value, "series": run.name}
             for run in reviewed
             for point in drawn(run.case)
-            if (place := getattr(point, axis)) is not None
+            if (place := _place(run.case, point, axis)) is not None
         ]
         # the losses as logged are drawn faintly behind
         for drawn in (loss_so_far_points, lambda case: points(case, "loss"))
@@ -346,6 +349,15 @@ def _curves(reviewed: list[Reviewed], colours: dict[str, str], axis: str) -> Non
         "Bold: smoothed. Faint: as logged.",
         help=f"{capital(LOSS_SO_FAR)}, as in the list and the comparison.",
     )
+
+
+def _place(case: Case, point: ChartPoint, axis: str) -> float | None:
+    """Return where a point of a curve stands on an axis, or None if the log does not tell it."""
+    if axis != "schedule":
+        place: float | None = getattr(point, axis)
+        return place
+    planned = planned_steps(case)
+    return 100 * point.step / planned if planned else None
 
 
 def _about(folder: Path) -> None:

@@ -90,12 +90,13 @@ def _costs(document: Mapping[str, Any]) -> Iterator[CheckedRun]:
 def _speeds(document: Mapping[str, Any], slower: float) -> Iterator[CheckedRun]:
     """Compares each run's tokens per second with those of the first run."""
     comparison = document["comparison"]
-    speeds = {change["group"]: _estimate(change["ratio"]) for change in comparison["speeds"]}
+    speeds = {change["group"]: change for change in comparison["speeds"]}
     unknown = [note for note in comparison["notes"] if note.startswith(NO_SPEED)] or ["the logs do not tell the speed"]
     for group in comparison["groups"][1:]:
-        name, ratio = ", ".join(group["runs"]), speeds.get(group["name"])
-        if ratio is not None:
-            yield _speed(name, ratio, slower)
+        name, change = ", ".join(group["runs"]), speeds.get(group["name"])
+        if change is not None:
+            ratio = Estimate(**{**change["ratio"], "basis": Basis(change["ratio"]["basis"])})
+            yield _speed(name, ratio, slower, change.get("measured"))
         else:
             yield CheckedRun(question=f"{name} as fast", verdict=CheckVerdict.OPEN, words="; ".join(unknown))
 
@@ -112,10 +113,15 @@ def _steps(document: Mapping[str, Any], slower: float) -> Iterator[CheckedRun]:
         yield _speed(contrast["arm"], ratio, slower)
 
 
-def _speed(name: str, ratio: Estimate, slower: float) -> CheckedRun:
-    """Judges a speed: it is slower only if even the high end of its interval is."""
+def _speed(name: str, ratio: Estimate, slower: float, measured: float | None = None) -> CheckedRun:
+    """Judges a speed: it is slower only if even the high end of its interval is.
+
+    `measured` is the speed with the time that other programs took, if they took much.
+    """
     change = format_estimate(ratio, format_number)
     certain = "slower" if ratio.high < 1 - slower else "not slower" if ratio.low >= 1 - slower else "not surely slower"
+    if measured is not None:
+        change = f"{format_number(measured)}, without the time that other programs took x {change},"
     words = f"speed x {change} of the accepted run's: {certain} by more than {format_percent(slower)}"
     verdict = CheckVerdict.BAD if certain == "slower" else CheckVerdict.GOOD
     return CheckedRun(question=f"{name} as fast as accepted", verdict=verdict, words=words)

@@ -269,6 +269,12 @@ def test_a_comparison_says_where_learning_rates_are_not_known(store, tmp_path):
     notes = compare_runs(cases([silent[0], told])).notes
     assert any(note.startswith(f"{silent[0].run.source} does not tell the learning rate") for note in notes)
     assert not any("learning rate of its steps" in note for note in compare_runs(cases([told, told])).notes)
+    bare = replace(
+        rates, columns={name: rates.columns[name] for name in ("step", "loss")}, facts={"total_seconds": 9.0}
+    )
+    notes = compare_runs(cases([silent[0], replace(told, case=replace(told.case, run=bare))])).notes
+    # its whole time is known, and stood in the table above "not every log tells them"
+    assert f"not compared at equal time: {bare.source} does not tell when each step was done" in notes
 
 
 def told(tmp_path, store, text, name="run.log"):

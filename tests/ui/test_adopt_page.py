@@ -123,6 +123,7 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     at.run()
     assert "never_seen was not adopted" in words(at).replace("*", "") and "the user's own mistake" in words(at)
     said = at.error[0].value.lower()
+    assert "--steps 300”" in said  # its own words, not those of this page
     assert not any(part in said for part in ("error: ", "hint: ", "reading the", "unchanged\n"))
     at.button(key="adopt-close").click().run()
     assert not at.error and not app().run().error  # nor after a reload

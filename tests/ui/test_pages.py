@@ -217,6 +217,8 @@ def test_several_runs_are_compared_in_one_table_under_its_verdict(with_a_run):
     assert "The training settings do not differ." in words(at)
     at.segmented_control[0].set_value("hours").run()
     assert not at.exception and list(at.table[0].value["At equal"])[-1] != "2.31 M tokens"
+    at.segmented_control[0].set_value("schedule").run()  # the title judges by it
+    assert not at.exception and list(at.table[0].value["At equal"])[-1] == "100 % of the schedule"
     alone = app("runs", run=first.name).run()
     (chart,) = (*alone.get("arrow_vega_lite_chart"), *alone.get("vega_lite_chart"))
     assert f"#{colours[1]}" in chart.proto.spec and f"#{colours[0]}" not in chart.proto.spec  # it keeps its colour

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Finding, Verdict, finding, lacking
-from advisor.findings.detectors.out_of_memory import ROWS, memory_growth, memory_of
+from advisor.findings.detectors.out_of_memory import ROWS, memory_growth, memory_of, options_of
 from advisor.findings.run_facts import number, parameters
 from advisor.findings.run_metrics import telemetry
 from advisor.findings.savings import saved_by_speedup
@@ -208,10 +210,14 @@ def detect_nearly_full(case: Case) -> Verdict:
         return lacking("memory_nearly_full", "GPU memory in use (telemetry or the log) and its size")
     if used < FIT_MARGIN or used > 1:
         return None
+    own, plain = options_of(case.run.format), dict[str, Any]()
+    if not own.allocator:  # the usual advice is about PyTorch's memory
+        plain["actions"] = f"lower {own.micro_batch}"
     return finding(
         "memory_nearly_full",
         title=f"Device memory was {format_percent(used)} full: {format_bytes((1 - used) * total)} were left",
         evidence=f"highest reading {format_bytes(used * total)} of {format_bytes(total)}",
+        **plain,
     )
 
 

@@ -97,8 +97,7 @@ def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[str,
     `numbers` are the sizes of an out-of-memory message.
     """
     own, w = options_of(case.run.format), case.workload
-    recompute = f"{own.recompute}; " if own.recompute else ""
-    expandable = f"{recompute}PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    expandable = "; ".join(filter(None, (own.recompute, own.allocator)))
     if w is None or case.profile is None or case.profile.device_memory_bytes is None:
         return "", (_smaller(case), expandable)
     full = dataclasses.replace(w, activation_checkpointing="full")
@@ -275,6 +274,7 @@ class Options:
     micro_batch: str = "micro_batch"
     grad_accum: str | None = "grad_accum"  # None: it follows from the global batch
     recompute: str | None = "activation_checkpointing: full"
+    allocator: str | None = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     longest: str | None = None  # sequence, for trainers whose batches have unequal lengths
 
 

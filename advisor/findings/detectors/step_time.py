@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from advisor.findings import run_metrics, series
@@ -12,7 +10,7 @@ from advisor.findings.curves import Curve, curve, main_rows
 from advisor.findings.detectors.machine import quiet_times
 from advisor.findings.durations import main_part, spent_seconds
 from advisor.findings.run_facts import planned_steps, positive, steps_done
-from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
+from advisor.findings.run_metrics import FROM_CLOCK, Pauses, pauses, step_times, waits
 from advisor.findings.savings import GO_ON, priced, saved_share
 from advisor.readers.clock import BAR
 from advisor.readers.run_table import RunTable, Status
@@ -24,8 +22,6 @@ _DEAR_SHARE, _BAD_SHARE = 0.15, 0.5  # loaders of images usually take a tenth of
 
 _SIZES, _LARGER_BATCH = ("step_samples", "memory_bytes", "reserved_bytes"), 1.1  # times that of the steps before
 
-_PAUSE = 1.5  # times the running median
-_PAUSE_NEIGHBOURS = 51
 _PAUSE_COST = 0.01  # of the time; less is not worth reporting
 _DEAR_PAUSE = 0.05
 _DEAR_BY_CHOICE = 0.20  # evaluations and checkpoints are intended (and frequent pauses are either of them)
@@ -91,60 +87,28 @@ def detect_lasting_slowdown(case: Case) -> Verdict:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pauses:
-    """Steps much slower than their neighbours; several in a row count as one pause."""
-
-    step: np.ndarray  # start of each pause
-    excess_seconds: np.ndarray  # of each pause, beyond the running median
-    share: float  # of the steady time
-    period: series.Period | None
-
-
-def pauses(times: StepTimes, left_out_seconds: float = 0.0) -> Pauses | None:
-    """Return stretches of rows with more than 1.5 times the running median, or None if there are none.
-
-    `left_out_seconds` is the time of steps that are not among `times`.
-    """
-    seconds, step = times.steady_seconds, times.steady_step
-    if len(seconds) < 20:
-        return None
-    normal = series.rolling_median(seconds, _PAUSE_NEIGHBOURS)
-    noise = 4 * series.mad(seconds - normal) / series.NORMAL_MAD
-    slow = (seconds > _PAUSE * normal) & (seconds - normal > noise)
-    if not slow.any():
-        return None
-    first = [begin for begin, _ in series.stretches(slow)]
-    excess = np.add.reduceat(np.where(slow, seconds - normal, 0.0), first)
-    # rows that were not printed took time too
-    whole = float(normal.sum()) * times.stride + float(excess.sum()) + left_out_seconds
-    period = series.period_of(step[first], tolerance=times.stride)
-    return Pauses(step=step[first], excess_seconds=excess, share=float(excess.sum()) / whole, period=period)
-
-
 def detect_periodic_pauses(case: Case) -> Verdict:
     """Slow steps that recur, matched to evaluations, checkpoints and garbage collection."""
-    every, times = run_metrics.step_times(case), quiet_times(case)
-    if every is None or times is None or times.source == FROM_CLOCK:
+    times, spent = quiet_times(case), spent_seconds(case)  # slowdowns by other work on the machine are another finding
+    if times is None or times.source == FROM_CLOCK or not spent:
         return lacking("periodic_pauses", "step times printed by the run itself")
-    # slowdowns by other work on the machine are another finding
-    slow = pauses(times, (float(every.seconds.sum()) - float(times.seconds.sum())) * every.stride)
-    if slow is None or slow.period is None or slow.share < _PAUSE_COST:
+    slow = pauses(times)
+    if slow is None or slow.period is None or (share := float(slow.excess_seconds.sum()) / spent) < _PAUSE_COST:
         return None
     cause, actions = _pause_cause(case, slow, slow.period.every)
     asked_for = cause.startswith(("evaluation", "checkpoint", "cause unknown"))
     regular = f"{len(slow.step)} pauses, {format_percent(slow.period.regular)} of the gaps regular"
     return finding(
         "periodic_pauses",
-        severity="warning" if slow.share > (_DEAR_BY_CHOICE if asked_for else _DEAR_PAUSE) else "note",
+        severity="warning" if share > (_DEAR_BY_CHOICE if asked_for else _DEAR_PAUSE) else "note",
         title=f"Every {slow.period.every:g} steps one takes {format_seconds(series.median(slow.excess_seconds))} "
-        f"longer: {format_percent(slow.share)} of the time ({cause})",
+        f"longer: {format_percent(share)} of the time ({cause})",
         evidence=seen(regular, slow.step[0], slow.step[-1]),
         confidence="high" if cause != "cause unknown" else "medium",
         causes=cause,
         actions=actions,
         # nobody saves all of it: half as often saves half
-        saved=saved_share(case, slow.share / 2, slow.share / 4, slow.share),
+        saved=saved_share(case, share / 2, share / 4, share),
     )
 
 

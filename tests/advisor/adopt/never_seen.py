@@ -40,7 +40,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 ended, seen = None, 0
 for step in range(1, options.num_iters + 1):
     if step == options.crash_at:
-        raise RuntimeError("the user's own mistake")
+        raise RuntimeError("the user's own mistake: --steps 300")
     for _ in range(options.accum_iter):
         tokens = torch.randint(0, words, (options.bsz, options.context_len))
         time.sleep(2e-5 * tokens.numel())  # a step takes what its tokens take, on any machine

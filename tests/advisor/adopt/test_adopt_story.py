@@ -205,7 +205,7 @@ def test_wrong_words():
         (("adopt", "--", "no-such-program"), "there is no program 'no-such-program'", 2),
         (("adopt", "--knob", "micro_batch", "--", *script), "is not KNOB=OPTION", 2),
         (("adopt", "--knob", "micro-batch=--b", "--", *script), "did you mean micro_batch", 2),
-        (("adopt", "--", *script, "--crash-at", "1"), "the unchanged command fails: exit code 1: RuntimeError", 1),
+        (("adopt", "--", *script, "--crash-at", "1"), "the unchanged command fails: exit code 1: “RuntimeError", 1),
         (("adopt", "--", sys.executable, "-c", "print('hello')"), "no step was seen", 1),
         (("adopt", "--", sys.executable, "-c", THREE_STEPS), "did not become steady (completed: 3 steps)", 1),
     ):

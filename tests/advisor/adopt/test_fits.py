@@ -314,6 +314,13 @@ def test_a_program_that_keeps_its_global_batch_is_told_the_micro_batch_alone():
     assert {s.name: s.value for s in plan(subject, steps=10).values} == {"micro_batch": 8, "steps": 10}
     other = replace(subject, bursts=(own, own, half, burst(8, 2, 64, 0.6, micro_batch=8)))  # the batch grew
     assert len(batch_options(other)) == 1
+    assert "batch unchanged: no option sets gradient accumulation" in plan(other, steps=10).reasons
+    both = adopted(
+        *(burst(1, 1, 64, 0.1), burst(1, 1, 64, 0.1), burst(2, 1, 64, 0.2, micro_batch=2))
+    )  # options that work
+    assert (
+        "batch unchanged: its 1 rows a step have no other split near the measured ones" in plan(both, steps=10).reasons
+    )
 
 
 def test_without_working_knobs_the_batch_stays():

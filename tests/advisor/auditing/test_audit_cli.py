@@ -178,3 +178,23 @@ def test_a_card_in_json_is_a_card(tmp_path: Path) -> None:
     raw = yaml.safe_load((CARDS / "report-3.yaml").read_text(encoding="utf-8"))
     (tmp_path / "card.json").write_text(json.dumps(raw, default=str))
     assert run(tmp_path / "card.json", "--json").stdout == run(CARDS / "report-3.yaml", "--json").stdout
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "verdicts", "says"),
+    [
+        ("GPUs|hours|$/GPU-hour|cost", ("8|10|2.50|$200", "16|12|2.50|$640"), ["holds", "wrong"], "$480, not $640"),
+        ("batch|seq len|steps|tokens", ("512|2048|20,000|21B", "512|2048|20,000|12B"), ["holds", "wrong"], "21 B, not"),
+        ("GPUs|global batch|seq len|steps|tokens", ("8|512|2048|20,000|21B",), ["holds"], "holds"),
+        ("GPUs|batch|seq len|steps|tokens", ("8|512|2048|20,000|12B",), [], "'batch' may be the batch of one GPU or"),
+        ("mast|sail|tokens", ("3|4|5B",), [], "no check knows the columns mast, sail"),
+    ],
+)  # fmt: skip
+def test_a_row_is_checked_by_the_product_of_its_cells(tmp_path, columns, rows, verdicts, says) -> None:
+    """It knew neither "$/GPU-hour" nor "batch", and called for a time and a price that stood in the row."""
+    rule, other = "|".join("-" * len(columns.split("|"))), "| model | MFU | days |\n|-|-|-|\n| a | 30 % | 3 |"
+    path = tmp_path / "report.md"
+    path.write_text("\n".join([columns, rule, *rows, "", other, ""]), encoding="utf-8")
+    document = json.loads(run(path, "--json").stdout)
+    assert [claim["verdict"] for claim in document["claims"]] == verdicts
+    assert says in json.dumps(document)

@@ -272,7 +272,8 @@ CLOCKS = {
     "every tenth step printed": (  # each 250th evaluates for 8 s: 8 / (250·0.0625 + 8)
         run(steps=501, step=PRINTED, seconds=np.where((PRINTED % 250 == 0) & (PRINTED > 0), 8.0625, 0.0625)
             * (1 + 0.01 * np.random.default_rng(0).standard_normal(501))),
-        found("periodic_pauses", "", "33.8 % of the time", starts="Every 250 steps"),
+        found("periodic_pauses", "", "33.9 % of the time", starts="Every 250 steps",
+              hours=pytest.approx(80 / 3600, rel=0.01)),
     ),
     "saves by their events": (timed(FIFTIETH, events=SAVES), found("periodic_pauses", "", "(checkpoint)")),
     "saves by the configuration": (timed(FIFTIETH, facts={"checkpoint_every_steps": 50}),
@@ -435,6 +436,14 @@ def test_out_of_memory_says_the_largest_batch_that_would_have_fitted():
         oom(w, requested_bytes=3 * GIB, free_bytes=1.5 * GIB)(),
         found("out_of_memory", "error", says=says, starts=starts),
     )
+
+
+@pytest.mark.parametrize(("format", "is_pytorch"), [("llmc_stdout", False), ("nanogpt", True)])
+def test_pytorch_s_allocator_is_no_advice_where_the_trainer_has_no_pytorch(format, is_pytorch):
+    for case, code in ((oom()(), "out_of_memory"), (DEVICES["nearly full"][0](), "memory_nearly_full")):
+        own = dataclasses.replace(case, run=dataclasses.replace(case.run, format=format))
+        [one] = [one for one in judge(own)[0] if one.code == code]
+        assert any("expandable_segments" in action for action in one.actions) is is_pytorch
 
 
 def test_what_others_hold_and_a_larger_appetite_leave_room_for_a_smaller_batch():

@@ -13,7 +13,14 @@ from advisor.findings import overlap
 from advisor.findings.case import Case, Confidence, Finding, Severity
 from advisor.findings.registry import judge
 from advisor.findings.run_metrics import step_times, waits
-from advisor.findings.savings import saved_share, spent_seconds, stake_seconds, whole_run_seconds, worth_saying
+from advisor.findings.savings import (
+    cost_of_steps,
+    saved_share,
+    spent_seconds,
+    stake_seconds,
+    whole_run_seconds,
+    worth_saying,
+)
 from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate
 from tests.advisor.findings import build
@@ -182,3 +189,13 @@ def test_no_share_is_above_the_whole_and_nothing_saves_more_than_the_run_took(da
         assert waited is None or 0 <= waited.share <= 1
         for finding in judge(seen)[0]:
             assert finding.saved_hours is None or finding.saved_hours.high * 3600 <= spent_seconds(seen) * (1 + 1e-9)
+
+
+def test_evaluations_of_a_run_that_prints_every_tenth_step_count_once():
+    """They counted up to ten times in what the run took, and were capped in what its last steps cost."""
+    printed = np.arange(0, 5001, 10)
+    seconds = np.where((printed % 250 == 0) & (printed > 0), 8.0625, 0.0625)
+    evaluated = build.case(build.run(steps=501, step=printed, seconds=seconds))
+    assert spent_seconds(evaluated) == pytest.approx(5001 * 0.0625 + 20 * 8)
+    hours, _ = cost_of_steps(evaluated, 3250)
+    assert hours.value * 3600 == pytest.approx(3250 * 0.0625 + 13 * 8, rel=0.01)

@@ -218,7 +218,7 @@ def test_several_runs_side_by_side(call, run_folder):
     ],
 )
 def test_time_that_other_programs_took_is_no_difference_of_speed(call, run_folder, tmp_path, crowded, ratio):
-    """It said "7.65 times as fast" of two equal runs, one of them beside other programs."""
+    """It said "7.65 times as fast" of two equal runs, one of them beside other programs; then nothing of 3 s."""
     folders = [run_folder("alone", steps=40, seconds=0.5), run_folder("crowded", steps=40)]
     plan = load_plan(folders[1] / "plan.yaml")
     (folders[1] / "log.jsonl").unlink()
@@ -236,10 +236,12 @@ def test_time_that_other_programs_took_is_no_difference_of_speed(call, run_folde
     ) is (ratio is None)
     _, shown, _ = call("compare", *map(str, folders))
     shown = " ".join(shown.split())
-    assert "times as fast" not in shown and "not comparable at equal time" in shown
+    happened = "0.167 times as fast; as fast without the time that other programs took"  # 0.5 s against 3 s
+    assert (happened in shown) is (ratio is not None) and "not comparable at equal time" in shown
     (tmp_path / "answer.json").write_text(out)
     code, out, _ = call("check", str(tmp_path / "answer.json"))
     assert code != 1 and ("crowded as fast" in out)
+    assert ("x 0.167, without the time that other programs took x 1" in " ".join(out.split())) is (ratio is not None)
 
 
 @pytest.mark.parametrize(
