@@ -66,7 +66,7 @@ def test_several_cards_are_one_document() -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b" \n", "is empty"), (bytes(range(256)), "is a binary file"), (b"It costs $5.", "states a s")],
+    [(b" \n", "is empty"), (bytes(range(256)), "is a binary file"), (b"It costs $5.", "has sentences, and no table")],
 )
 def test_what_holds_no_claim_says_why(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "report.md").write_bytes(content)
