@@ -196,6 +196,11 @@ def format_share(share: float) -> str:
     return format_percent(round(share, 2 if abs(share) >= 0.01 else 3))
 
 
+def format_fit(chance: float) -> str:
+    """Format a chance to fit, rounded down: from 90 % on, and at no smaller one, a plan has no warning."""
+    return format_percent(math.floor(100 * min(max(chance, 0.01), 0.99) + 1e-9) / 100)
+
+
 def format_estimate(estimate: Estimate | None, formatter: Formatter) -> str:
     """Format an estimate with its 80 % interval, rounded to the digits that the interval supports."""
     if estimate is None:

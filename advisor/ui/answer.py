@@ -14,11 +14,11 @@ from advisor.prediction.depths import memory_bill
 from advisor.prediction.profile import Profile
 from advisor.records import Bill, Estimate, Prediction, Workload
 from advisor.report import charts
-from advisor.report import search as runs
 from advisor.report.quantities import DEVICE_MEMORY, Quantity
 from advisor.report.table import capital
 from advisor.ui.controls import products
 from advisor.ui.plan_tabs import NONE, escape_dollars, numbers
+from advisor.units import format_fit
 
 _OUTSIDE = "driver and workspaces"  # memory that a prediction knows in total but not by part
 
@@ -85,7 +85,7 @@ def memory_bar(
     ]
     amount, span = DEVICE_MEMORY.of(needs), (gib(needs.low), gib(needs.high))
     sentence = f"{capital(name)}: **{amount}**" + (f" of {DEVICE_MEMORY.words(has)}" if has else "")
-    sentence += "" if chance is None else f" · {runs.percent(chance)} chance that it fits"
+    sentence += "" if chance is None else f" · {format_fit(chance)} chance that it fits"
     with st.container(gap=None):
         st.markdown(sentence)
         st.vega_lite_chart(spec=charts.memory_bar(rows, span, amount, gib(has) if has else None), width="stretch")

@@ -292,8 +292,8 @@ def _options(best: Plan, shown: Run, *, varied: bool) -> tuple[list[Option], str
             problem = error.message
         if problem:
             needs = problem.partition(": ")[2]
-            verdict = f"{'probably ' if 'chance' in needs else ''}does not fit{f': {needs}' if needs else ''}"
-            impossible.append(f"{capital(label)} {f'has {problem}' if problem.startswith('a chance') else verdict}.")
+            verdict = "may" if "chance" in needs else "does"
+            impossible.append(f"{capital(label)} {verdict} not fit{f': {needs}' if needs else ''}.")
             continue
         form = {name: [value] if name == "gpus" else value for name, value in change.items()}
         proviso = f"if {label.removeprefix('with ')} supports this model" if change.get("software") == FASTER else ""
