@@ -27,10 +27,10 @@ from advisor.prediction.wallclock import NOTICE_SECONDS
 from advisor.records import Estimate, Prediction
 from advisor.settings import SHARDINGS
 from advisor.units import (
+    fit_words,
     format_bytes,
     format_count,
     format_estimate,
-    format_fit,
     format_seconds,
     format_tokens,
     format_usd,
@@ -82,16 +82,13 @@ def may_not_fit(run: Prediction, ways: Iterable[Way] = (), feasible: Callable[[G
     """Return a warning that a planned run may not fit, with the changes with which one is planned without it."""
     per = " per GPU" if run.workload.gpus > 1 else ""
     sure = " or ".join(dict.fromkeys(enough(ways, feasible)))
-    text = chance_words(run.device_bytes, run.device_memory_bytes, run.fit_probability or 0.0, per)
+    text = chance_words(run.device_bytes, run.device_memory_bytes, run.fit_probability, per)
     return f"{text}; the chance that it fits is 90 % or more with {sure}" if sure else text
 
 
-def chance_words(needs: Estimate | None, has: float | None, chance: float, per: str = "") -> str:
+def chance_words(needs: Estimate | None, has: float | None, chance: float | None, per: str = "") -> str:
     """Say with which chance memory is enough, how much is needed and how much there is."""
-    return (
-        f"may not fit: {format_fit(chance)} chance that it fits, needs about "
-        f"{format_estimate(needs, format_bytes)}{per}, has {format_bytes(has)}"
-    )
+    return f"{fit_words(chance)}, needs about {format_estimate(needs, format_bytes)}{per}, has {format_bytes(has)}"
 
 
 def other_offers(goal: Goal) -> Iterator[Way]:

@@ -650,6 +650,14 @@ def test_a_what_if_that_does_not_fit_is_said_and_the_plan_stays(monkeypatch):
     assert any("Nothing fits the memory" in w.value for w in at.run().warning) and not asked  # it is found once
 
 
+def test_a_what_if_that_may_not_fit_says_its_chance_at_the_slider_and_once_moved_as_a_warning():
+    at = ok(app(model="llama-3.1-70b", gpu="h100", gpus="64", budget="500000", deadline="60 d").run())
+    [chance] = re.findall(r"At 2: may not fit: (\d+ % chance that it fits); [\d.]+ days shorter", words(at))
+    assert not any("not fit" in warning.value for warning in at.warning)
+    ok(at.select_slider(key="if_micro_batch").set_value(2).run())
+    assert any(warning.value.startswith(f"May not fit: {chance}, needs about ") for warning in at.warning)
+
+
 def test_a_what_if_beyond_the_budget_says_so_beside_the_sliders_which_stay_in_their_place():
     at = ok(app(gpu="l4", budget="$5").run())
     slider = at.select_slider(key="if_tokens")
