@@ -79,7 +79,8 @@ def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str],
             done.append(words)
         elif not words.startswith("-"):
             command = words.rstrip(" .,")
-            done.append(f"`{command}`{words[len(command) :]}")
+            prepares = command.startswith("advisor data prepare")  # which the app does itself
+            done.append(f"{'prepare one on the page **Data**' if prepares else f'`{command}`'}{words[len(command) :]}")
         elif words in controls:
             done.append(f"“**{controls[words]}**”")
         else:

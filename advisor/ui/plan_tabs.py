@@ -16,7 +16,7 @@ from advisor.options import Goal
 from advisor.planning import curves, explore
 from advisor.planning.goal import Limits
 from advisor.planning.stages import largest_first
-from advisor.planning.warn import TOO_LARGE, TOO_SHORT
+from advisor.planning.warn import REPEATED, TOO_LARGE, TOO_SHORT
 from advisor.prediction.profile import Profile
 from advisor.records import Bill, Estimate, Plan, Workload
 from advisor.report import charts
@@ -31,7 +31,7 @@ from advisor.ui.controls import PLAN, as_text, commands, from_address, in_contro
 NONE: Mapping[Quantity, str] = {}
 _POINTS = 1  # after the first, that are shown at once
 THIN = (TOO_SHORT, TOO_LARGE)
-ABOVE = (units.MAY_NOT_FIT, *THIN)  # the beginnings of a warning that stands above
+ABOVE = (units.MAY_NOT_FIT, REPEATED, *THIN)  # the beginnings of a warning that stands above
 
 
 def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:

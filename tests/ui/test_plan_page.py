@@ -442,6 +442,8 @@ def test_a_fine_tune_is_measured_and_launched_where_its_gpu_is_and_else_taken_th
     opened: list[str] = []
     monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: opened.append(page.url_path))
     at = ok(app(**query).run())
+    ok(at.text_input(key="start-DATA").set_value("my/chats.jsonl").run())
+    assert any("is a file: trl takes the folder that holds it" in warning.value for warning in at.warning)
     at.text_input(key="start-DATA").set_value("my/chats").run()
     next(b for b in at.button if b.label == "Measure and launch it here").click().run()
     assert opened == ["adopt"]
@@ -534,10 +536,12 @@ def test_a_model_that_can_only_be_fine_tuned_opens_with_a_fine_tune(model):
     at = ok(app(gpu="h100-80gb-sxm", model=model, budget="", deadline="").run())
     assert at.selectbox(key="finetune").value == "qlora" and at.query_params["finetune"] in ("qlora", ["qlora"])
     assert f"## Fine-tune {model} (QLoRA" in " ".join(m.value for m in at.markdown)
+    assert "data" not in {box.key for box in at.selectbox}  # at once, as after a look at another page
     at.selectbox(key="finetune").set_value(None).run()  # from scratch
     assert "It can be fine-tuned." in at.error[0].value and "--" not in at.error[0].value
     ok(next(one for one in at.button if one.label == "Fine-tune it (QLoRA)").click().run())
     assert at.selectbox(key="finetune").value == "qlora"
+    ok(at.selectbox(key="model").set_value(None).run()).selectbox(key="data")
 
 
 def test_what_all_options_have_in_common_is_said_once():
@@ -651,7 +655,7 @@ def test_a_what_if_that_does_not_fit_is_said_and_the_plan_stays(monkeypatch):
 
 
 def test_a_what_if_that_may_not_fit_says_its_chance_at_the_slider_and_once_moved_as_a_warning():
-    at = ok(app(model="llama-3.1-70b", gpu="h100", gpus="64", budget="500000", deadline="60 d").run())
+    at = ok(app(model="llama-3.1-70b", gpu="h100-80gb-sxm", gpus="64", budget="500000", deadline="60 d").run())
     [chance] = re.findall(r"At 2: may not fit: (\d+ % chance that it fits); [\d.]+ days shorter", words(at))
     assert not any("not fit" in warning.value for warning in at.warning)
     ok(at.select_slider(key="if_micro_batch").set_value(2).run())
@@ -684,7 +688,7 @@ def test_a_recommended_machine_of_little_known_speed_is_said_to_be_one(objective
         ({"budget": "much"}, "'much' is not an amount of dollars", "Write it like"),
         ({"gpu": "p100-16gb-pcie"}, "no price known for P100", "“**Your own prices: 2.50**”"),
         ({"gpu": "cpu", "budget": ""}, "This CPU was never calibrated", "`advisor calibrate --gpu cpu`"),
-        ({"data": "/no/such/folder"}, "/no/such/folder", "`advisor data prepare "),
+        ({"data": "/no/such/folder"}, "/no/such/folder", "repare one on the page **Data**"),
         ({"ratio_counts": "total"}, "Ignored, because not known: ratio", ""),
     ],
 )
