@@ -294,7 +294,8 @@ def _why_memory(brief: Brief, chosen: Run) -> str:
     memory, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
     usable = ""
     if memory:
-        usable = f" of the {format_bytes(FIT_MARGIN * memory)} usable ({format_share(FIT_MARGIN)} of the GPU's memory)"
+        whose = "this machine's" if workload.gpu == "cpu" else "the GPU's"
+        usable = f" of the {format_bytes(FIT_MARGIN * memory)} usable ({format_share(FIT_MARGIN)} of {whose} memory)"
     level = workload.activation_checkpointing
     saved = f"{'no' if level == 'none' else level} activation checkpointing"
     why = " as asked" if asked else "" if level == "none" else ", needed to fit"

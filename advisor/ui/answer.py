@@ -34,13 +34,13 @@ def frame(
     warnings: Sequence[str] = (),
     notes: Mapping[Quantity, str] = NONE,
 ) -> DeltaGenerator:
-    """Draw the upper half of an answer. Each warning is Markdown; it stands above the numbers.
+    """Draw the upper half of an answer. `about` and each warning are Markdown; warnings stand above the numbers.
 
     Returns an empty column beside the numbers if there is room.
     """
     st.markdown(f"## {escape_dollars(products(sentence))}")
     if about:
-        st.caption(escape_dollars(products(about)))
+        st.caption(about)
     if warnings:
         mark = "- " if len(warnings) > 1 else ""
         st.warning("\n".join(mark + capital(text) for text in warnings), icon=":material/warning:")

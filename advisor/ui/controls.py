@@ -51,7 +51,8 @@ OF_PAGE: dict[str, Mapping[str, str]] = {
 _CODE = r"`[^`]*`"
 _VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|model"
 _COMMAND = rf"\b(?:advisor (?:{_VERBS})|pip install|python -m)\b[^;)\n]*"
-_VALUE = r"any|\$?\d[\w.:/]*[\w%]|\d|unsloth"  # of an option in a hint: --budget 52, --tokens 4.5B
+_UNIT = r"(?: (?:s|min|h)\b)?"
+_VALUE = rf"any|\$?\d[\w.:/,-]*[\w%]{_UNIT}|\d{_UNIT}|unsloth"  # in a hint: --tokens 4.5B, --own 2xrtx-4090
 _OPTION = rf"(?<![\w-])--[a-z][a-z-]*(?: (?:{_VALUE})\b)?"
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
 _LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")

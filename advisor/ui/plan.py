@@ -165,7 +165,7 @@ def _refused(error: AdvisorError) -> None:
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (with_controls(text) for text in (f"{error.message}.", error.hint or ""))
     tuned, other = "--finetune qlora" in hint, "--layout any" in hint
-    if tuned or other:
+    if (tuned or other) and not hint.startswith("feasible with"):  # else the changes are listed
         hint = f"{'It can be fine-tuned. ' if tuned else ''}{plan_form.OTHER_SOFTWARE if other else ''}"
     name, pastes = st.session_state.get("model") or "", "Any other model: its config.json" in hint
     if pastes:
