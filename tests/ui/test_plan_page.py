@@ -419,7 +419,7 @@ def test_a_fine_tune_whose_amount_is_not_given_is_planned_for_the_usual_one_whic
     # ways on the same GPU: an 8 B model in 16 bits alone takes 15 GiB, and its gradients as much again
     text = words(at)
     assert re.search(r"^TRL is planned because it trains any model; Unsloth takes [\d.]+ h", text, re.MULTILINE)
-    assert "If Unsloth supports this model · micro-batch"
+    assert "If Unsloth supports this model · micro-batch" in text
     assert "**With Unsloth**" in text and "LoRA on 16-bit weights may not fit: 8" in text
     assert "% chance that it fits, needs about " in text and "Training all weights does not fit: needs" in text
     at.checkbox(next(box.key for box in at.checkbox if box.label == "Mine, not rented")).check().run()
