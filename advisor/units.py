@@ -191,9 +191,22 @@ format_number = Formatter(steps=((0.0, 1.0, ""),))  # a bare number, such as a r
 format_loss = Formatter(steps=((0.0, 1.0, ""),), zeros=True)
 
 
+MAY_NOT_FIT = "may not fit"  # how the warning about a run for too little memory begins
+
+
 def format_share(share: float) -> str:
     """Format a share in whole per cent, or in tenths below one per cent."""
     return format_percent(round(share, 2 if abs(share) >= 0.01 else 3))
+
+
+def format_fit(chance: float) -> str:
+    """Format a chance to fit, rounded down: from 90 % on, and at no smaller one, a plan has no warning."""
+    return format_percent(math.floor(100 * min(max(chance, 0.01), 0.99) + 1e-9) / 100)
+
+
+def fit_words(chance: float | None) -> str:
+    """Say with which chance a run fits that may not."""
+    return f"{MAY_NOT_FIT}: {format_fit(chance or 0.0)} chance that it fits"
 
 
 def format_estimate(estimate: Estimate | None, formatter: Formatter) -> str:

@@ -63,7 +63,7 @@ def new_job(
     if config.data.path is not None:
         path = Path(config.data.path).expanduser().resolve()
         if not path.exists():
-            raise AdvisorError(f"the data folder {path} does not exist", "make it: advisor data prepare TEXT --out DIR")
+            raise AdvisorError(f"the data folder {path} does not exist", "advisor data prepare TEXT --out DIR")
         config = replace(config, data=replace(config.data, path=str(path)))
     config = guarded(config, guards, usd_per_hour=price, step_seconds=step_seconds)
     record = LaunchRecord(

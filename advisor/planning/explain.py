@@ -26,6 +26,7 @@ from advisor.records import Estimate, Run
 from advisor.settings import SHARDINGS
 from advisor.units import (
     Formatter,
+    fit_words,
     format_bytes,
     format_centre,
     format_error,
@@ -186,7 +187,9 @@ def _not_fitting(run: Run) -> str:
     """Return the memory that a GPU may need, compared with the memory that may be used."""
     used, memory = run.prediction.device_bytes, run.prediction.device_memory_bytes
     assert used is not None and memory is not None
-    return f"does not fit memory: up to {format_bytes(used.high)} of {format_bytes(FIT_MARGIN * memory)} usable"
+    unsure = run.prediction.fits is None
+    words = f"{fit_words(run.prediction.fit_probability)}," if unsure else "does not fit memory:"
+    return f"{words} up to {format_bytes(used.high)} of {format_bytes(FIT_MARGIN * memory)} usable"
 
 
 def _why_size(brief: Brief, chosen: Run, depths: Sequence[Run]) -> Iterator[str]:
@@ -248,7 +251,8 @@ def _why_batch(brief: Brief, chosen: Run) -> str:
         text += f", small enough for {chosen.steps} steps"
     near = "this size is near enough to them" if band.on_plateau(workload.step_tokens) else "this size is too far off"
     size = f"micro-batch {workload.micro_batch}"
-    rule = "is the smallest with 98 % of the full speed"
+    rule = "is the smallest with 98 % of the speed of the fastest "
+    rule += "whose chance to fit is 90 % or more" if chosen.prediction.plannable else "that may fit"
     why = "as asked" if brief.goal.micro_batch is not None else rule
     return f"{text}; published rules say {laws}: {near} for a loss near the lowest; {size} {why}"
 
@@ -290,7 +294,8 @@ def _why_memory(brief: Brief, chosen: Run) -> str:
     memory, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
     usable = ""
     if memory:
-        usable = f" of the {format_bytes(FIT_MARGIN * memory)} usable ({format_share(FIT_MARGIN)} of the GPU's memory)"
+        whose = "this machine's" if workload.gpu == "cpu" else "the GPU's"
+        usable = f" of the {format_bytes(FIT_MARGIN * memory)} usable ({format_share(FIT_MARGIN)} of {whose} memory)"
     level = workload.activation_checkpointing
     saved = f"{'no' if level == 'none' else level} activation checkpointing"
     why = " as asked" if asked else "" if level == "none" else ", needed to fit"

@@ -27,10 +27,10 @@ from advisor.prediction.wallclock import NOTICE_SECONDS
 from advisor.records import Estimate, Prediction
 from advisor.settings import SHARDINGS
 from advisor.units import (
+    fit_words,
     format_bytes,
     format_count,
     format_estimate,
-    format_percent,
     format_seconds,
     format_tokens,
     format_usd,
@@ -79,19 +79,16 @@ def hint(ways: Iterable[Way], feasible: Callable[[Goal], bool]) -> str:
 
 
 def may_not_fit(run: Prediction, ways: Iterable[Way] = (), feasible: Callable[[Goal], bool] = bool) -> str:
-    """Return a warning that a planned run may not fit, with the changes with which one surely does."""
+    """Return a warning that a planned run may not fit, with the changes with which one is planned without it."""
     per = " per GPU" if run.workload.gpus > 1 else ""
     sure = " or ".join(dict.fromkeys(enough(ways, feasible)))
-    text = chance_words(run.device_bytes, run.device_memory_bytes, run.fit_probability or 0.0, per)
-    return f"{text}; it surely fits with {sure}" if sure else text
+    text = chance_words(run.device_bytes, run.device_memory_bytes, run.fit_probability, per)
+    return f"{text}; the chance that it fits is 90 % or more with {sure}" if sure else text
 
 
-def chance_words(needs: Estimate | None, has: float | None, chance: float, per: str = "") -> str:
-    """Say with which chance memory is not enough, how much is needed and how much there is."""
-    return (
-        f"a chance of {format_percent(round(1 - chance, 2))} that it does not fit: needs about "
-        f"{format_estimate(needs, format_bytes)}{per}, has {format_bytes(has)}"
-    )
+def chance_words(needs: Estimate | None, has: float | None, chance: float | None, per: str = "") -> str:
+    """Say with which chance memory is enough, how much is needed and how much there is."""
+    return f"{fit_words(chance)}, needs about {format_estimate(needs, format_bytes)}{per}, has {format_bytes(has)}"
 
 
 def other_offers(goal: Goal) -> Iterator[Way]:

@@ -29,7 +29,6 @@ CLOSE = 0.05  # share; a model in the family's own proportions is taken if it is
 _SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
 _ENDINGS = re.compile(r"(?:-(?:hf|\d{4}|v\d+(?:\.\d+)?))+$")  # endings of dated editions
 _SIZE = re.compile(r"-[\d.]+[bm](?=-|$).*")  # of a model, as names end
-_MIXTURE = re.compile(r"\d+b-a\d+b|\d+x\d+(\.\d+)?b|moe|mixtral|deepseek-(v[2-9]|r\d)")  # names of mixtures
 FARTHEST = 0.5  # log ratio; if every shape is farther from the requested size, the request is refused
 _SEQ_LEN = 4096  # tokens per sequence if nothing says how long the training sequences were
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -219,12 +218,11 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
             f"{f'; `advisor predict` also takes {more}' if more else ''}",
             exit_code=2,
         )
-    known = named_row(name, mixture_rows()) is not None
-    if known or _MIXTURE.search(key):
+    if named_row(name, mixture_rows()) is not None:
         layouts = f"advisor plan --layout any --model {name} --gpu h100 --gpus 64 --tokens 100B"
         raise AdvisorError(
             f"--model {name}: this trainer does not build mixtures of experts",
-            f"{FINE_TUNE.format(name)}; to train it from scratch with other software: {layouts}" if known else layouts,
+            f"{FINE_TUNE.format(name)}; to train it from scratch with other software: {layouts}",
             exit_code=2,
         )
     names = [*models, *others] if nearly else list(models)

@@ -40,6 +40,7 @@ from advisor.units import (
 NOT_MEASURED = "this size was not measured here"
 TOO_SHORT = "too short for any size"
 TOO_LARGE = "this size is too large"
+REPEATED = "the data would be seen"
 FRESH_DAYS = 45  # an older price gets a warning
 
 
@@ -109,7 +110,7 @@ def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
             worth = format_tokens(effective_tokens(chosen.tokens, brief.unique_tokens))
             effect = _more_data(brief, chosen) or effect
             yield (
-                f"the data would be seen {format_number(epochs)} times, worth {worth} fresh tokens of "
+                f"{REPEATED} {format_number(epochs)} times, worth {worth} fresh tokens of "
                 f"{format_tokens(chosen.tokens)}: {effect}"
             )
             return

@@ -27,6 +27,7 @@ from advisor.units import (
     format_bytes,
     format_count,
     format_estimate,
+    format_fit,
     format_percent,
     format_rate,
     format_seconds,
@@ -293,7 +294,7 @@ def _about_layout(plan: Plan) -> Iterator[str]:
     if _model(plan).experts is not None:
         yield "published runs of mixtures of experts force an even load; uneven routing takes up to the high end"
     seq_len = work.shape.seq_len
-    chance = format_percent(min(plan.prediction.fit_probability, 0.99))
+    chance = format_fit(plan.prediction.fit_probability)
     yield (
         f"{work.step_tokens // seq_len:,} sequences of {seq_len:,} tokens per step; {search.candidates:,} layouts "
         f"tried on these machines; probability that it fits: {chance}"

@@ -91,7 +91,7 @@ def verdict(prediction: Prediction) -> str:
     if chance is None:
         return "how much memory the GPU has is unknown"
     words = {True: f"fits in {device}", False: f"does NOT fit in {device}", None: f"may not fit in {device}"}
-    likely = units.format_percent(round(min(max(chance, 0.01), 0.99), 2))
+    likely = units.format_fit(chance)
     return f"{words[prediction.fits]} (probability that it fits: {likely})"
 
 

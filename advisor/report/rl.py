@@ -13,6 +13,7 @@ from advisor.units import (
     format_bytes,
     format_count,
     format_estimate,
+    format_fit,
     format_percent,
     format_rate,
     format_seconds,
@@ -155,7 +156,7 @@ def notes(plan: Plan) -> Iterator[str]:
     if not rollouts.colocated and rollouts.staleness > 0:
         yield "answers are of weights that are a step or more old, which may cost quality; no number is known for that"
     updates = f"{rollouts.updates} update{'s' if rollouts.updates > 1 else ''} per step"
-    fit = format_percent(min(plan.prediction.fit_probability or 0.0, 0.99))
+    fit = format_fit(plan.prediction.fit_probability or 0.0)
     yield (
         f"prompts of {rollouts.prompt_len:,.0f} tokens, answers of {rollouts.response_len:,.0f} on average, at "
         f"most {rollouts.response_max:,}; {updates}; {_loss_words(rollouts)}probability that it fits: {fit}"

@@ -14,11 +14,11 @@ from advisor.prediction.depths import memory_bill
 from advisor.prediction.profile import Profile
 from advisor.records import Bill, Estimate, Prediction, Workload
 from advisor.report import charts
-from advisor.report import search as runs
 from advisor.report.quantities import DEVICE_MEMORY, Quantity
 from advisor.report.table import capital
 from advisor.ui.controls import products
 from advisor.ui.plan_tabs import NONE, escape_dollars, numbers
+from advisor.units import format_fit
 
 _OUTSIDE = "driver and workspaces"  # memory that a prediction knows in total but not by part
 
@@ -34,13 +34,13 @@ def frame(
     warnings: Sequence[str] = (),
     notes: Mapping[Quantity, str] = NONE,
 ) -> DeltaGenerator:
-    """Draw the upper half of an answer. Each warning is Markdown; it stands above the numbers.
+    """Draw the upper half of an answer. `about` and each warning are Markdown; warnings stand above the numbers.
 
     Returns an empty column beside the numbers if there is room.
     """
     st.markdown(f"## {escape_dollars(products(sentence))}")
     if about:
-        st.caption(escape_dollars(products(about)))
+        st.caption(about)
     if warnings:
         mark = "- " if len(warnings) > 1 else ""
         st.warning("\n".join(mark + capital(text) for text in warnings), icon=":material/warning:")
@@ -85,7 +85,7 @@ def memory_bar(
     ]
     amount, span = DEVICE_MEMORY.of(needs), (gib(needs.low), gib(needs.high))
     sentence = f"{capital(name)}: **{amount}**" + (f" of {DEVICE_MEMORY.words(has)}" if has else "")
-    sentence += "" if chance is None else f" · {runs.percent(chance)} chance that it fits"
+    sentence += "" if chance is None else f" · {format_fit(chance)} chance that it fits"
     with st.container(gap=None):
         st.markdown(sentence)
         st.vega_lite_chart(spec=charts.memory_bar(rows, span, amount, gib(has) if has else None), width="stretch")

@@ -52,7 +52,8 @@ _CODE = r"`[^`]*`"
 _QUOTED = r"“[^”\n]*”"  # what another program printed
 _VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|model"
 _COMMAND = rf"\b(?:advisor (?:{_VERBS})|pip install|python -m)\b[^;)\n]*"
-_VALUE = r"any|\$?\d[\w.:/]*[\w%]|\d|unsloth"  # of an option in a hint: --budget 52, --tokens 4.5B
+_UNIT = r"(?: (?:s|min|h)\b)?"
+_VALUE = rf"any|\$?\d[\w.:/,-]*[\w%]{_UNIT}|\d{_UNIT}|unsloth"  # in a hint: --tokens 4.5B, --own 2xrtx-4090
 _OPTION = rf"(?<![\w-])--[a-z][a-z-]*(?: (?:{_VALUE})\b)?"
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
 _LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
@@ -83,7 +84,8 @@ def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str],
             done.append(literal(words))
         elif not words.startswith("-"):
             command = words.rstrip(" .,")
-            done.append(f"`{command}`{words[len(command) :]}")
+            prepares = command.startswith("advisor data prepare")  # which the app does itself
+            done.append(f"{'prepare one on the page **Data**' if prepares else f'`{command}`'}{words[len(command) :]}")
         elif words in controls:
             done.append(f"“**{controls[words]}**”")
         else:

@@ -34,9 +34,9 @@ from advisor.report.gpu_rows import fits_sentence, fits_words, sold
 from advisor.report.quantities import DEVICE_MEMORY, THROUGHPUT, Quantity
 from advisor.report.table import capital
 from advisor.ui import answer, controls, loaders
-from advisor.ui.controls import QUERY, escaped, from_address, go, in_controls, model_box, table, to_address
+from advisor.ui.controls import QUERY, escaped, from_address, go, in_controls, model_box, products, table, to_address
 from advisor.ui.plan_form import PLAN_LAYOUT
-from advisor.ui.plan_tabs import copies
+from advisor.ui.plan_tabs import copies, escape_dollars
 from advisor.units import DAY
 from advisor.workflows.goal import find_any_model, model_of_config
 from advisor.workflows.plan_finetune import LENGTH, finetune_batch, finetune_software
@@ -272,7 +272,7 @@ def _answer(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
         chance, warnings = prediction.fit_probability, []
     column = answer.frame(
         f"{row.spec.product}. {fits_words(row)}", Limits(), None, figures, partial(_buttons, row, chosen, asked),
-        about=f"{about}.", warnings=warnings,
+        about=escape_dollars(products(f"{about}.")), warnings=warnings,
     )  # fmt: skip
     if prediction is not None:
         longest = largest_context(_profile(row, asked), replace(recomputed, micro_batch=1))

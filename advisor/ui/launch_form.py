@@ -22,7 +22,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.offers import offers_by_provider
 from advisor.options import Goal
 from advisor.planning.explore import chances
-from advisor.planning.warn import NOT_MEASURED
+from advisor.planning.warn import NOT_MEASURED, REPEATED
 from advisor.records import Bill, Plan
 from advisor.report.gpu_rows import OFFER_NUMBERS, offer_rows
 from advisor.report.plan import device, sentence
@@ -135,7 +135,11 @@ def form(plan: Plan) -> bool:
         _measure(plan)
     for note in notes:
         if note not in known:  # it comes from the data; the page Plan has shown the others
-            st.caption(f":material/info: {in_controls(capital(products(note)), LAUNCH)}")
+            words = in_controls(capital(products(note)), LAUNCH)
+            if note.startswith(REPEATED):
+                st.warning(words, icon=":material/warning:")
+            else:
+                st.caption(f":material/info: {words}")
     with st.expander("The full configuration"):
         st.markdown(escaped(products(sentence(plan))))
         for note in (note for note in notes if note in known):
@@ -176,6 +180,7 @@ def form(plan: Plan) -> bool:
 def _with_data(plan: Plan) -> Plan:
     """Ask on what a plan without data trains. Returns it planned again for these data, or as a test of the speed."""
     folders = loaders.token_folders()
+    loaders.take_folder(f"launch-data-{plan.id}", folders)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         folder = st.selectbox(
             "Data", [*folders, _RANDOM], key=f"launch-data-{plan.id}", accept_new_options=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,14 @@ def token_folders() -> dict[str, str]:
         assert meta is not None  # the path exists
         folders[str(path)] = f"{path.name} · {format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)} of text"
     return distinct(folders | damaged)
+
+
+def take_folder(key: str, folders: Mapping[str, str]) -> None:
+    """Take the only one of these folders whose name contains what was typed into a control, unless it is a path."""
+    typed = st.session_state.get(key)
+    found = [path for path, words in folders.items() if typed and typed.lower() in words.partition(" · ")[0].lower()]
+    if typed not in folders and len(found) == 1 and not Path(typed or "").exists():
+        st.session_state[key] = found[0]
 
 
 def data_home() -> Path:

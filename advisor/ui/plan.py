@@ -39,7 +39,7 @@ from advisor.ui import (
 )
 from advisor.ui.controls import PLAN, QUERY, as_text, download, go, grid, products, to_address, unknown_model
 from advisor.ui.plan_options import Option
-from advisor.ui.plan_tabs import THIN, copies, draw, escape_dollars, narrow, numbers, tabs, with_controls
+from advisor.ui.plan_tabs import ABOVE, THIN, copies, draw, escape_dollars, narrow, numbers, tabs, with_controls
 from advisor.units import format_count, format_tokens
 
 PICK = "pick"  # in the session and in the address: the run of the search that is shown
@@ -165,7 +165,7 @@ def _refused(error: AdvisorError) -> None:
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (with_controls(text) for text in (f"{error.message}.", error.hint or ""))
     tuned, other = "--finetune qlora" in hint, "--layout any" in hint
-    if tuned or other:
+    if (tuned or other) and not hint.startswith("feasible with"):  # else the changes are listed
         hint = f"{'It can be fine-tuned. ' if tuned else ''}{plan_form.OTHER_SOFTWARE if other else ''}"
     name, pastes = st.session_state.get("model") or "", "Any other model: its config.json" in hint
     if pastes:
@@ -239,11 +239,9 @@ def _warnings(goal: Goal, shown: Plan, its: Profile, problem: AdvisorError | Non
     if words := explore.little_known(shown.chosen):
         st.warning(f"{capital(with_controls(words))}.", icon=":material/warning:")
     for text in shown.warnings:
-        if text.startswith(THIN):
-            st.warning(
-                f"{capital(with_controls(text))}. Fine-tuning a published model may do better: page What fits.",
-                icon=":material/warning:",
-            )
+        if text.startswith(ABOVE):
+            tune = " Fine-tuning a published model may do better: page What fits." if text.startswith(THIN) else ""
+            st.warning(f"{capital(with_controls(text))}.{tune}", icon=":material/warning:")
     if its.widening > 1:
         st.warning(
             f"{with_controls(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
@@ -307,7 +305,7 @@ def _options(goal: Goal, answered: Plan, shown: Run | None, now: plan_answers.Wo
 def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float | None, float | None]) -> None:
     search = answered.search
     if search is None or not search.front:
-        st.caption("Spot machines aside, no run is cheaper, faster or better than this one.")
+        st.caption("Spot machines and runs that may not fit aside, no run is cheaper, faster or better than this one.")
         return
     worth = sorted((*search.front, answered.chosen), key=by_price)
     drawn_anyway = {explore.run_id(run) for run in (*worth, *search.near_misses)}

@@ -28,7 +28,7 @@ from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
 from advisor.report.table import Table, capital, in_markdown
 from advisor.store.plan_files import dump_plan
 from advisor.ui import answer, loaders, plan_answers, plan_form, plan_options, plan_what_if
-from advisor.ui.controls import download, go, products, to_address
+from advisor.ui.controls import download, escaped, go, products, to_address
 from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import copies, draw, with_controls
 from advisor.units import format_count
@@ -196,7 +196,9 @@ def _launch(plan: Plan, written: Written, text: str) -> None:
                 key=f"start-{blank}",
                 help=about,
             )
-            if given.strip():
+            if given.strip().endswith((".json", ".jsonl")) and written.data.startswith("a folder"):
+                st.warning(f"{escaped(given)} is a file: {written.software} takes the folder that holds it.")
+            elif given.strip():
                 text, command = text.replace(blank, given.strip()), command.replace(blank, given.strip())
         gpu, gpus = plan.offer.gpu, plan.offer.gpus
         here = cards_of(gpu)
@@ -292,8 +294,8 @@ def _options(best: Plan, shown: Run, *, varied: bool) -> tuple[list[Option], str
             problem = error.message
         if problem:
             needs = problem.partition(": ")[2]
-            verdict = f"{'probably ' if 'chance' in needs else ''}does not fit{f': {needs}' if needs else ''}"
-            impossible.append(f"{capital(label)} {f'has {problem}' if problem.startswith('a chance') else verdict}.")
+            verdict = "may" if "chance" in needs else "does"
+            impossible.append(f"{capital(label)} {verdict} not fit{f': {needs}' if needs else ''}.")
             continue
         form = {name: [value] if name == "gpus" else value for name, value in change.items()}
         proviso = f"if {label.removeprefix('with ')} supports this model" if change.get("software") == FASTER else ""

@@ -131,6 +131,7 @@ def goal() -> Goal:
 
 
 def _read_form() -> Goal:
+    _begin_train()
     idle = idle_options(_asked())
     if "model" in _asked():
         idle -= {"finetune"}  # its control also says --rl
@@ -265,9 +266,6 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
 
 def _train(column: Any, key: str, help: str) -> str | None:
     """Draw how the model is trained: from scratch, fine-tuned or by RL. The address names the option that says it."""
-    asked = st.query_params.get(key) or st.query_params.get("rl")
-    if key not in st.session_state:  # drawn for the first time since a model was chosen
-        st.session_state[key] = asked if asked in TRAIN else _only_way()
     chosen: str | None = column.selectbox(
         OPTIONS[key].label, list(TRAIN), index=None, key=key, format_func=TRAIN.__getitem__, help=help,
         placeholder=OPTIONS[key].empty,
@@ -277,10 +275,21 @@ def _train(column: Any, key: str, help: str) -> str | None:
     return chosen
 
 
-def _only_way() -> str | None:
+def _begin_train() -> None:
+    """Settle how a model that was just chosen is trained, on which the other controls depend."""
+    model, asked = st.session_state.get("model", st.query_params.get("model")), st.query_params
+    if model and "finetune" not in st.session_state:
+        way = asked.get("finetune") or asked.get("rl")
+        st.session_state["finetune"] = way if way in TRAIN else _only_way(model)
+    elif not model:
+        st.session_state.pop("finetune", None)
+        to_address("finetune", None)
+        to_address("rl", None)
+
+
+def _only_way(model: str) -> str | None:
     """Return "qlora" if the chosen model can be fine-tuned but not trained from scratch. Returns None otherwise."""
-    model, asked = st.session_state.get("model"), _asked()
-    if model is None or asked & {"layout", "rl"}:
+    if _asked() & {"layout", "rl"}:
         return None
     try:
         find_model(model)
@@ -296,6 +305,7 @@ def _folder(column: Any, option: Option, key: str, help: str) -> str:
     """
     folders = loaders.token_folders()
     from_address(key)
+    loaders.take_folder(key, folders)
     chosen = column.selectbox(
         option.label, [*folders, _PREPARE], index=None, key=key, format_func=lambda path: folders.get(path, path),
         accept_new_options=True, placeholder=option.empty, help=help,

@@ -16,7 +16,7 @@ from advisor.options import Goal
 from advisor.planning import curves, explore
 from advisor.planning.goal import Limits
 from advisor.planning.stages import largest_first
-from advisor.planning.warn import TOO_LARGE, TOO_SHORT
+from advisor.planning.warn import REPEATED, TOO_LARGE, TOO_SHORT
 from advisor.prediction.profile import Profile
 from advisor.records import Bill, Estimate, Plan, Workload
 from advisor.report import charts
@@ -30,7 +30,8 @@ from advisor.ui.controls import PLAN, as_text, commands, from_address, in_contro
 
 NONE: Mapping[Quantity, str] = {}
 _POINTS = 1  # after the first, that are shown at once
-THIN = (TOO_SHORT, TOO_LARGE)  # the beginnings of a warning that stands above
+THIN = (TOO_SHORT, TOO_LARGE)
+ABOVE = (units.MAY_NOT_FIT, REPEATED, *THIN)  # the beginnings of a warning that stands above
 
 
 def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:
@@ -305,6 +306,6 @@ def _notes(shown: Plan, own: Profile) -> list[str]:
         if text.startswith(NO_DATA):
             loss = ": the loss is what typical web text would give" if shown.chosen.loss is not None else ""
             notes.insert(0, f"No data chosen yet{loss}.")
-        elif text not in own.caveats and not text.startswith(THIN):  # unless it was said above
+        elif text not in own.caveats and not text.startswith(ABOVE):  # unless it was said above
             notes.append(text)
     return notes

@@ -218,7 +218,7 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
             ("Throughput now" if running else "Throughput, median step", speed, _planned(rate, units.format_rate),
              _colour(rate, progress.tokens_per_second, least=True),
              f"{f'Mean of the newest {NOW_STEPS} steps' if running else 'At the median of all steady steps'}. MFU: "
-             f"model FLOPs utilisation, the share of the GPU's peak that trains the model.{mfu}"),
+             f"model FLOPs utilisation, the share of the peak of the GPU, or of this CPU, that trains the model.{mfu}"),
         ]  # fmt: skip
     if progress.usd_per_hour:
         end = progress.usd_at_end

@@ -13,7 +13,7 @@ from typing import Any
 from advisor.errors import AdvisorError
 from advisor.history.comparison import NO_SPEED
 from advisor.records import Basis, Estimate
-from advisor.units import format_bytes, format_estimate, format_number, format_percent, format_rate
+from advisor.units import format_bytes, format_estimate, format_fit, format_number, format_percent, format_rate
 
 SLOWER = 0.02  # share of the speed; a smaller loss is not a regression
 
@@ -73,7 +73,7 @@ def _fits(document: Mapping[str, Any]) -> Iterator[CheckedRun]:
     verdict = {True: CheckVerdict.GOOD, False: CheckVerdict.BAD, None: CheckVerdict.OPEN}[document["fits"]]
     words = [] if memory is None else [f"peak memory {format_estimate(memory, format_bytes)} ({memory.basis})"]
     if document["fit_probability"] is not None:
-        words.append(f"probability that it fits {format_percent(document['fit_probability'])}")
+        words.append(f"probability that it fits {format_fit(document['fit_probability'])}")
     if (rate := _estimate(document["tokens_per_second"])) is not None:
         words.append(f"{format_estimate(rate, format_rate)} ({rate.basis})")
     words += document["would_fit"]

@@ -23,7 +23,7 @@ from advisor.planning.offers import ANY, OWN, names_one_gpu, offers_for, own_off
 from advisor.planning.sensitivity import how_slow
 from advisor.prediction.power import PowerModel
 from advisor.records import Bill, Estimate, Grounds, Plan, Prediction, Run, SearchReport, Standing, WallClock
-from advisor.units import format_bytes, format_centre, format_estimate, format_percent, format_seconds
+from advisor.units import format_bytes, format_centre, format_estimate, format_fit, format_seconds
 
 ON_DEMAND = "feasible with machines on demand: --spot none, without --interruptions"
 LIKELY = 0.5  # chance to fit from which the only type of GPU that a goal names is planned, with a warning
@@ -139,16 +139,16 @@ def plan_elsewhere(goal: Goal, work_of: Callable[[Goal], Work], *, hints: bool =
 def _too_large(tried: Tried) -> str:
     """Say which machines cannot hold the work, and what the nearest to fitting needs and has."""
     found = [one.prediction for one in tried.refused.values() if isinstance(one, BestWay)]
-    surely = "surely " if any(one.fits is None for one in found) or "" in tried.refused.values() else ""
-    words = f"does not {surely}fit {', '.join(tried.does_not_fit)}"
+    unsure = any(one.fits is None for one in found) or "" in tried.refused.values()
+    words = f"{'may' if unsure else 'does'} not fit {', '.join(tried.does_not_fit)}"
     both = [(e, has, one) for one in found if (e := one.device_bytes) and (has := one.device_memory_bytes)]
     if not both:
         return words
     needs, has, nearest = min(both, key=lambda one: one[0].value / one[1])
     work, chance = nearest.workload, nearest.fit_probability
     where = f" per GPU on {work.gpus} x {work.gpu}" if len(tried.refused) > 1 or work.gpus > 1 else ""
-    needed = (format_estimate if surely else format_centre)(needs, format_bytes)
-    likely = f", a chance of {format_percent(round(chance, 2))} that it fits" if surely and chance else ""
+    needed = (format_estimate if unsure else format_centre)(needs, format_bytes)
+    likely = f", {format_fit(chance)} chance that it fits" if unsure and chance else ""
     return f"{words}: needs about {needed}{where}, has {format_bytes(has)}{likely}"
 
 

@@ -207,7 +207,7 @@ def test_a_gpu_that_nobody_lists_is_planned_with_an_unknown_cost(method):
 def test_weights_that_one_gpu_cannot_hold_are_sharded_over_several():
     """8 billion parameters with two moments in 16 bits are 64 GB before any activation: an eighth of it fits 80 GB."""
     words = {"model": "llama-3.1-8b", "finetune": "full", "examples": "50k", "gpu": "h100-80gb-sxm"}
-    with pytest.raises(advisor.AdvisorError, match="does not (surely )?fit h100-80gb-sxm"):
+    with pytest.raises(advisor.AdvisorError, match="(does|may) not fit h100-80gb-sxm"):
         advisor.plan(**words, gpus="1")
     best = advisor.plan(**words, gpus="8").chosen.prediction
     assert best.workload.sharding in ("optimizer", "full") and best.device_bytes.high < 0.97 * 79.6 * 2**30
@@ -230,7 +230,7 @@ def test_four_bit_weights_are_sharded_too(tmp_path):
     """70 billion weights of 4 bits are 35 GB. Measured by foundation-model-stack/fms-acceleration (refs/a100_80gb.csv,
     TRL, two A100, 2 x 4096 tokens, adapters on attention): 43.5 GiB, 865 tokens/s."""
     words = {"model": "llama-3-70b", "finetune": "qlora", "examples": "10k", "gpu": "a6000"}
-    with pytest.raises(advisor.AdvisorError, match="does not (surely )?fit a6000"):
+    with pytest.raises(advisor.AdvisorError, match="(does|may) not fit a6000"):
         advisor.plan(**words, gpus="1")
     plan = advisor.plan(**words, gpus="4")
     best = plan.chosen.prediction
@@ -279,7 +279,7 @@ def test_moments_of_eight_bits_fit_where_those_of_the_usual_size_do_not(tmp_path
     words = {"model": "llama-3.1-8b", "finetune": "full", "examples": "5k", "gpu": "h100-80gb-sxm", "gpus": "1"}
     unsure = advisor.plan(**words, software="unsloth")
     assert (
-        not unsure.chosen.prediction.fits and "surely fits with moments of 8 bits (--optimizer " in unsure.warnings[0]
+        not unsure.chosen.prediction.fits and "90 % or more with moments of 8 bits (--optimizer " in unsure.warnings[0]
     )
     assert advisor.plan(**words, software="unsloth", optimizer="adamw-8bit").chosen.prediction.fits
     command("plan", "--model", "llama-3.1-8b", "--finetune", "full", "--examples", "5k", "--gpu", "h100", "--gpus", "1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from functools import partial
 
 import numpy as np
@@ -70,6 +71,14 @@ def test_tokens_are_shown_from_any_place_as_the_file_has_them(tmp_path):
     whole, tokens = preview(folder, meta, 0, meta.tokens)
     assert whole.startswith(text()[:40]) or whole[:200] in text()
     assert preview(folder, meta, meta.tokens - 3, 120)[1][-1].number == np.fromfile(folder / "tokens.bin", "<u2")[-1]
+
+
+def test_part_of_a_folders_name_is_that_folder_and_many_passes_over_it_are_a_warning(advisor_home, tmp_path):
+    _, folder = prepared(tmp_path)
+    shutil.copytree(folder, advisor_home / "data" / "my-words")
+    at = driver.app("plan", gpu="l4", data="words").run()
+    assert not at.error and at.selectbox(key="data").value == str(advisor_home / "data" / "my-words")
+    assert any(warning.value.startswith("The data would be seen ") for warning in at.warning)
 
 
 def test_a_plan_is_made_on_these_data(tmp_path, monkeypatch):

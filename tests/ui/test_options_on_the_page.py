@@ -31,7 +31,8 @@ def test_every_option_is_a_control_and_an_option_of_the_command():
     kinds = ("text_input", "number_input", "selectbox", "multiselect", "checkbox", "button_group")
     drawn = {"rl"}  # stated by the control of --finetune
     model = {"model": "qwen3-8b"}
-    for query in ({"ratio": "20", "data_tokens": "1B"}, model, model | {"finetune": "lora"}, model | {"rl": "grpo"}):
+    ours = {"model": "gpt2-medium"}  # that the trainer builds
+    for query in ({"ratio": "20", "data_tokens": "1B"}, ours, model | {"finetune": "lora"}, model | {"rl": "grpo"}):
         at = with_drawers_open(AppTest.from_string(PAGE, default_timeout=60))
         at.query_params.update(query)
         at.run()

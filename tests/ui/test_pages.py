@@ -414,6 +414,8 @@ plan | --budget needs a price | “**Budget**” needs a price
 plan | give --price 0.50 or --kwh-price 0.30 | give “**Your own prices: 0.50**” or “**Electricity: 0.30**”
 plan | on spot machines; --spot any allows these | on spot machines; “**Spot machines: any**” allows these
 plan | more GPUs: --gpu any, or --gpus 1 | more GPUs: “**GPUs left empty**”, or “**How many GPUs: 1**”
+plan | --own 2xrtx-4090: no | “**Your own machines: 2xrtx-4090**”: no
+plan | --deadline 0 s: none | “**Deadline: 0 s**”: none
 plan | --ratio-counts N | “**Which parameters to count**” N
 plan | there narrow them: advisor calibrate --gpu l4 | there narrow them: `advisor calibrate --gpu l4`
 plan | drop --provider: `advisor gpus` lists all | drop “**Providers**”: `advisor gpus` lists all
