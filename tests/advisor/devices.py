@@ -17,6 +17,7 @@ from advisor.planning.choose import select
 from advisor.planning.goal import make_brief
 from advisor.planning.search_space import space_of
 from advisor.prediction.intervals import EstimateArrays
+from advisor.prediction.memory import MemoryParts
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.prior import measured_prior
 from advisor.prediction.profile import Profile, RunCosts
@@ -49,6 +50,14 @@ class LinearMemory:
             per_token = 68 * a.width + 2 * a.depth * a.width
         value = 16.0 * a.parameters + a.tokens * per_token
         return EstimateArrays(value=value, low=0.95 * value, high=1.05 * value)
+
+    def breakdown(self, workload: Workload) -> MemoryParts:
+        a = WorkloadArrays.of([workload])
+        n = float(a.parameters[0])
+        return MemoryParts(
+            weights_bytes=4 * n, gradients_bytes=4 * n, gathered_bytes=0.0, optimizer_bytes=8 * n,
+            activations_bytes=float(self.allocated_many(a).value[0]) - 16 * n, logits_bytes=0.0, overhead_bytes=0.0,
+        )  # fmt: skip
 
     def reserved_many(self, a: WorkloadArrays) -> EstimateArrays:
         e = self.allocated_many(a)

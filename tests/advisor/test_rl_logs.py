@@ -196,7 +196,7 @@ WAITING = "Engine 000: Running: 200 reqs, Waiting: 5{at} reqs, GPU KV cache usag
         ([verl(at) + [PREEMPTED.format(at=at)] for at in range(1, 13)], "cache_full", "12 messages"),
         ([verl(at) + [WAITING.format(at=at)] for at in range(1, 13)], "cache_full", "12 messages"),
         ([verl(at, cut=at / 20) for at in range(1, 13)], "answers_cut", "50 % of the answers are cut"),
-        ([verl(at, kl=at / 6) for at in range(1, 21)], "policy_drifts", "its KL is 0.5 at first, 3 at the end"),
+        ([verl(at, kl=at / 6) for at in range(1, 21)], "policy_drifts", "KL 0.5 at first, 3 at the end"),
         ([verl(at, " - actor/pg_clipfrac:0.6") for at in range(1, 13)], "policy_drifts", "60 % of the tokens"),
     ],
 )  # fmt: skip
