@@ -300,7 +300,7 @@ def finding_line(finding: Finding, *, opened: bool = False) -> None:
         st.markdown("\n".join(
             f"- {escaped(line) if line.startswith('Seen: ') else in_controls(line, ANALYZE)}" for line in lines
         ))  # fmt: skip
-        st.caption(escaped(words.grounds(finding)))
+        st.caption(in_controls(words.grounds(finding), ANALYZE))
 
 
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
