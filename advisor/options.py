@@ -164,13 +164,13 @@ class _Aims:
     )  # fmt: skip
     tokens: int | None = _option(
         "tokens", Kind.COUNT, _GOAL, "Training tokens",
-        "Training tokens, e.g. 500M. Default: as many as the limits or the ratio allow.", empty="within the limits",
+        "Training tokens, e.g. 500M. Default: as many as the limits or the ratio allow.", empty="as the limits allow",
         least=1, most=1e16,
     )  # fmt: skip
     ratio: float | None = _option(
         "ratio", Kind.NUMBER, _GOAL, "Tokens per parameter",
         "Training tokens per counted parameter (Chinchilla's ratio). Default: 12 for nanochat and 20 for the other "
-        "families, or what the limits allow.", empty="within the limits", least=1e-6, most=1e6,
+        "families, or what the limits allow.", empty="as the limits allow", least=1e-6, most=1e6,
     )  # fmt: skip
     ratio_counts: str = _option(
         "ratio_counts", Kind.CHOICE, _GOAL, "Which parameters to count", "Which parameters --ratio counts.",

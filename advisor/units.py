@@ -206,7 +206,7 @@ def format_fit(chance: float) -> str:
 
 def fit_words(chance: float | None) -> str:
     """Say with which chance a run fits that may not."""
-    return f"{MAY_NOT_FIT}: {format_fit(chance or 0.0)} chance that it fits"
+    return f"{MAY_NOT_FIT} (chance that it does: {format_fit(chance or 0.0)})"
 
 
 def format_estimate(estimate: Estimate | None, formatter: Formatter) -> str:

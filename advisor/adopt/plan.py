@@ -302,7 +302,8 @@ def _why_no_split(adopted: Adopted, batch: Batch) -> str:
         return doubtful[0]
     if missing := [words for name, words in names.items() if adopted.recipe.knob(name) is None]:
         return f"no option sets {' and '.join(missing)}"
-    return f"its {batch.rows * batch.calls * batch.processes:g} rows a step have no other split near the measured ones"
+    rows = batch.rows * batch.calls * batch.processes
+    return f"its {rows:g} rows a step can be divided into no other micro-batch near a measured one"
 
 
 def _too_full(chosen: Option, goal: AdoptedGoal) -> Iterator[str]:
@@ -324,18 +325,18 @@ def _warnings(
     shortest, longest = max(ends, key=lambda pair: pair[1] / pair[0])
     estimate, busy = chosen.step_seconds, ""
     if longest > _BUSY * shortest:
-        busy = f"steps of one batch took {format_seconds(shortest)} to {format_seconds(longest)}"
+        busy = f"equal steps took {format_seconds(shortest)} to {format_seconds(longest)}"
     elif estimate.basis is Basis.MEASURED and estimate.high > _BUSY * estimate.value:
         busy = "the times of its batches contradict each other"
     if busy:
         yield (
-            f"something else used the machine while it was measured: {busy}, and the interval is as wide as that "
-            "leaves it. Look with top, and adopt it again when the machine is quiet"
+            f"something else used the machine during the measurement: {busy}, hence the wide interval. Find it with "
+            "`top`, and adopt again when the machine is quiet"
         )
     yield from (f"{v.name}: {v.words}" for v in adopted.verdicts if v.verdict not in (WORKS, UNTESTED))
     many = chosen.batch.processes
     if many not in {burst.processes for burst in adopted.bursts if burst.measured}:
-        yield f"{many:g} processes were never measured: the interval is as wide as that leaves it"
+        yield f"{many:g} processes were never measured, hence the wide interval"
     if not steps_are_set:
         wrong = (v.name for v in adopted.verdicts if v.verdict in (DEAD, CAPPED) and v.name in _LENGTHS)
         key = next((knob.key for name in wrong for knob in adopted.recipe.knobs if knob.name == name), None)
@@ -355,4 +356,4 @@ def _warnings(
             "later: only a step or a save longer than any before can pass its limit, by at most "
             f"{format_seconds(grace_seconds(early) - early)}"
         )
-    yield "the time includes evaluations and checkpoints only as far as the bursts met them"
+    yield "the time includes only the evaluations and checkpoints that the test runs had"

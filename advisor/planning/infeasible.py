@@ -83,7 +83,7 @@ def may_not_fit(run: Prediction, ways: Iterable[Way] = (), feasible: Callable[[G
     per = " per GPU" if run.workload.gpus > 1 else ""
     sure = " or ".join(dict.fromkeys(enough(ways, feasible)))
     text = chance_words(run.device_bytes, run.device_memory_bytes, run.fit_probability, per)
-    return f"{text}; the chance that it fits is 90 % or more with {sure}" if sure else text
+    return f"{text}; 90 % or more with {sure}" if sure else text
 
 
 def chance_words(needs: Estimate | None, has: float | None, chance: float | None, per: str = "") -> str:

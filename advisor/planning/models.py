@@ -125,7 +125,7 @@ class NamedModel:
         """A sentence about the shape that stands for the model; None if it is the model itself."""
         if not self.differs:
             return None
-        return f"{self.name} is estimated as a {self.shape.family} of the same sizes ({self.differs})"
+        return f"{self.name} is estimated as a {self.shape.family} of the same sizes, although {self.differs}"
 
 
 @cache

@@ -143,7 +143,7 @@ def _buys(space: SearchSpace, plan: Run, wider: Limits, words: str, again: Searc
     """Return which better run a wider limit allows, or what else holds the run back."""
     limits, better = space.limits, select(space, wider)
     if space.goal.spot == "none" and space.candidates.spot.any():
-        words = f"on demand, {words}"
+        words = f"without spot machines, {words}"
     if again and within_a_node(space.goal) != space.goal and not one_node_is_enough(space, wider, better):
         space, better = again(wider)
     choice = make_run(space.candidates, better) if better is not None else plan
@@ -162,9 +162,9 @@ def _buys(space: SearchSpace, plan: Run, wider: Limits, words: str, again: Searc
         why = f": the choice would be {_at_depth(choice)}{loss}"
         why += f"; {unpublished(plan.offer)}" if is_unproven(plan) else ""
     elif dear > USED_UP and wider.budget_usd == limits.budget_usd:
-        why = f": this run takes nearly all of {format_usd(limits.budget_usd)}"
+        why = f": the limit is the budget of {format_usd(limits.budget_usd)}"
     elif late > USED_UP and wider.deadline_seconds == limits.deadline_seconds:
-        why = f": this run takes nearly all of {format_seconds(limits.deadline_seconds)}"
+        why = f": the limit is the deadline of {format_seconds(limits.deadline_seconds)}"
     return Sensitivity(text=f"{words} would not give a better model{why}", limits=wider, depth=choice.depth)
 
 

@@ -106,8 +106,8 @@ def untested(adopted: Adopted) -> str:
     elif any(burst.outcome == "completed" and not burst.steady for burst in varied):
         advice = "some bursts ended before their steps were steady; adopt a command that does more steps"
     return (
-        "fewer than four batches were measured: no predicted step time was compared with a measured one, and the "
-        f"intervals rest on how much the measured steps vary; {advice}"
+        "fewer than four batch sizes were measured, so that the predicted step time is unchecked and its interval "
+        f"rests on how much the measured steps vary; {advice}"
     )
 
 

@@ -43,7 +43,10 @@ QUANTITIES = {  # that are compared, with a plan's name for them if it has one
     "loss": LOSS,
 }
 # causes that shorten a run, and that lengthen it
-_BY_SIGN = {"steps slower": ("faster steps", "slower steps"), "machine drift": ("faster machine", "slower machine")}
+_BY_SIGN = {
+    "steps slower": ("steps themselves faster", "steps themselves slower"),
+    "machine drift": ("faster machine", "slower machine"),
+}
 _AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{units.format_tokens(tokens)} tokens",
     "hours": lambda hours: units.format_seconds(hours * HOUR),

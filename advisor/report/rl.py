@@ -50,8 +50,8 @@ def use_words(prediction: Prediction) -> str:
     if rollouts.colocated:
         who = "all other GPUs" if rollouts.judge_gpus else "all GPUs"
         return f"{who} alternate between generating{engine} and training{judging}"
-    behind = {0.0: "waiting for each other", 1.0: "one step behind"}.get(
-        rollouts.staleness, f"{rollouts.staleness:g} steps behind"
+    behind = {0.0: "waiting for each other", 1.0: "one step off-policy"}.get(
+        rollouts.staleness, f"{rollouts.staleness:g} steps off-policy"
     )
     return f"{work.gpus} train, {rollouts.engine_gpus} generate{engine}{judging}, {behind}"
 

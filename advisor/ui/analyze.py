@@ -292,7 +292,7 @@ def finding_line(finding: Finding, *, opened: bool = False) -> None:
     The first action of the main finding, which is `opened`, stands above already.
     """
     badge = f":{COLOURS[finding.severity]}-badge[{finding.severity.value}]"
-    saves = f" · saves {escaped(saved)}" if (saved := words.saving(finding)) else ""
+    saves = f" · avoidable: {escaped(saved)}" if (saved := words.saving(finding)) else ""
     with st.expander(f"{badge} **{escaped(finding.title)}**{saves}", expanded=opened):
         lines = [line for line in words.finding_lines(finding) if not line.startswith("saves: ")]
         lines = [capital(line) for line in lines if not (opened and line == f"do: {finding.actions[0]}")]

@@ -39,8 +39,8 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. Then a prompt "
-            "appears with which an assistant of yours can check the sentences, too.",
+            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. For the sentences "
+            "you then get a prompt for your own AI assistant.",
             icon=":material/lightbulb:",
         )
         return

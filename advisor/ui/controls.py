@@ -85,7 +85,7 @@ def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str],
         elif not words.startswith("-"):
             command = words.rstrip(" .,")
             prepares = command.startswith("advisor data prepare")  # which the app does itself
-            done.append(f"{'prepare one on the page **Data**' if prepares else f'`{command}`'}{words[len(command) :]}")
+            done.append(f"{'prepare them on the page **Data**' if prepares else f'`{command}`'}{words[len(command) :]}")
         elif words in controls:
             done.append(f"“**{controls[words]}**”")
         else:

@@ -110,7 +110,7 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
         if unknown := _without_control(st.session_state.pop(_ASKED, {})):
             named = ", ".join(map(escaped, unknown))
             above.warning(
-                f"Ignored, because not known: {named} (in the address of this page).",
+                f"This page's address names what is not known, which is ignored: {named}.",
                 icon=":material/link_off:",
             )
 

@@ -317,7 +317,7 @@ def _verdict(case: Case, findings: Sequence[Finding], main: Finding | None, judg
         happened = f"It does not run on the GPU. {happened}"
     problem, look, change = "", "", main.actions[0] if main is not None and main.actions else ""
     if main is None or (main.severity is Severity.NOTE and not cut):
-        problem = f"no error or warning in {_what_was_checked(judged)}"
+        problem = f"none found in {_what_was_checked(judged)}"
         look, change = " → ".join(filter(None, (main.title, change))) if main is not None else "", ""
     elif not (main.severity is Severity.ERROR and main.code in _EXPLAINED) and not (cut and _how_far(case)):
         problem = "" if len(case.run.runs) < 2 and _ONLY_THE_END.fullmatch(main.title) else main.title

@@ -235,7 +235,7 @@ def test_a_machine_that_costs_nothing_saves_hours_and_no_dollars(store, tmp_path
 def test_notes_alone_are_no_alarm(store):
     found = analyze(example_run(), Given(), store)
     assert all(finding.severity == "note" for finding in found.findings)
-    assert found.verdict.problem.startswith("no error or warning in ")
+    assert found.verdict.problem.startswith("none found in ")
 
 
 def test_runs_that_declare_the_same_are_held_against_the_first(store, tmp_path):

@@ -44,7 +44,7 @@ def test_each_machine_that_was_named_has_a_row(call):
 def test_a_machine_that_nothing_fits_on_says_so_in_its_row(call):
     plan = plan_of(document(call, "--gpu", f"rtx-4090,{H100}", "--gpus", "1,8", "--params", "7B", "--tokens", "1B"))
     [single] = [run for run in plan.search.machines if (run.offer.gpu, run.offer.gpus) == ("rtx-4090", 1)]
-    assert single.standing.why.startswith(("does not fit memory: up to", "may not fit: "))
+    assert single.standing.why.startswith(("does not fit memory: up to", "may not fit ("))
 
 
 def test_a_machine_of_ones_own_and_one_that_is_rented_have_their_rows_too(call):

@@ -20,7 +20,7 @@ def test_the_only_gpu_gets_the_likeliest_plan_and_is_told_what_surely_fits(words
     plan = document(*run)
     found, warning = plan["chosen"]["prediction"], plan["warnings"][0]
     assert 0.5 <= found["fit_probability"] < 0.9 and found["fits"] is None
-    odds = f"may not fit: {int(100 * found['fit_probability'])} % chance that it fits, needs about "
+    odds = f"may not fit (chance that it does: {int(100 * found['fit_probability'])} %), needs about "
     assert warning.startswith(odds) and " 90 % or more with " in warning
     assert f"! {odds}" in " ".join(advisor(*run, expect=0).stdout.split("\n\n")[0].split())  # above the tables
     change = re.findall(r"\(([^)]*)\)", warning)[-1]
@@ -30,7 +30,7 @@ def test_the_only_gpu_gets_the_likeliest_plan_and_is_told_what_surely_fits(words
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (LIKELY[0].replace("lora", "qlora").replace("2048", "8192"), "45 % chance that it fits"),
+        (LIKELY[0].replace("lora", "qlora").replace("2048", "8192"), "chance that it does: 45 %"),
         ("--model qwen2.5-7b --rl grpo --prompts 5k --own rtx-4090", r"needs about 1\d\d GiB, has 24 GiB"),
         ("--model qwen2.5-7b --rl grpo --prompts 5k --gpu rtx-3090 --gpus 1", r"needs about 1\d\d GiB, has 24 GiB"),
     ],

@@ -71,7 +71,7 @@ def test_settled_work_goes_elsewhere_only_where_it_is_said_to(wishes):
 def test_a_settled_ratio_still_gets_deeper_for_more_money():
     goal = replace(GOAL, ratio=40.0)
     plan, items = said(goal)
-    more = next(item for item in items if item.text.startswith("on demand, +$5"))
+    more = next(item for item in items if item.text.startswith("without spot machines, +$5"))
     deeper = answer(replace(goal, budget_usd=25.0), PROFILES, now=NOW).chosen.depth
     assert more.depth == deeper >= plan.chosen.depth
 

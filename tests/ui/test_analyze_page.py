@@ -185,7 +185,7 @@ def test_two_lines_are_too_little_to_judge_by():
     at.text_area[0].set_value(at.text_area[0].placeholder).run()
     assert not at.exception
     said = words(at)
-    assert "no error or warning in" in said and "othing wrong" not in said
+    assert "none found in" in said and "othing wrong" not in said
     assert "Save the pasted text" in said
 
 
