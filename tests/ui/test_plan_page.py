@@ -660,7 +660,8 @@ def test_a_what_if_that_may_not_fit_says_its_chance_at_the_slider_and_once_moved
     [chance] = re.findall(r"At 2: may not fit \(chance that it does: (\d+ %)\); [\d.]+ days shorter", words(at))
     assert not any("not fit" in warning.value for warning in at.warning)
     ok(at.select_slider(key="if_micro_batch").set_value(2).run())
-    assert any(warning.value.startswith(f"May not fit (chance that it does: {chance}), needs about ") for warning in at.warning)
+    unsure = f"May not fit (chance that it does: {chance}), needs about "
+    assert any(warning.value.startswith(unsure) for warning in at.warning)
 
 
 def test_a_what_if_beyond_the_budget_says_so_beside_the_sliders_which_stay_in_their_place():
