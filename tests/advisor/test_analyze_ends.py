@@ -517,7 +517,7 @@ def test_what_would_fit_is_counted_by_the_memory_that_the_log_asks_for(told):
     says = [row["text"] for row in found["out_of_memory"]["evidence"]]
     assert any("predicted at the peak: 40.9 GiB (weights 475 MiB" in text for text in says), says
     assert any("a micro-batch of 32 would reserve 21.9 GiB" in text for text in says), says
-    assert "halve micro_batch from 64 to 32" in document["verdict"][1] and "19 GiB less" in document["verdict"][1]
+    assert "halve -b from 64 to 32" in document["verdict"][1] and "19 GiB less" in document["verdict"][1]
     fits = {place["key"]: place["fits"] for place in document["forecast"]["elsewhere"]}
     assert fits["rtx-4090"] is False and fits["l40s"] is None and fits["a100-80gb-sxm"] is True
 

@@ -179,7 +179,7 @@ def test_the_page_of_all_runs_shows_one_of_an_adopted_command_by_its_own_numbers
     at = AppTest.from_string(script, default_timeout=180).run()
     assert not at.exception and not at.error
     numbers = {metric.label: metric.value for metric in at.metric}
-    assert numbers["Progress"] == "30 of 30 steps" and numbers["A step"].endswith("s")
+    assert "Progress" not in numbers and numbers["A step"].endswith("s")
     assert "Completed" in words(at)
     again = app(adopted="never_seen", adopt_steps="30").run()
     assert not again.exception and not again.error

@@ -61,7 +61,7 @@ def test_one_question_in_one_row_is_answered_yes_with_the_numbers_of_the_command
     assert shown["Throughput"] == format_centre(rate, format_rate)
     cost = 1e6 * run.offer.usd_per_hour / 3600 / rate.value
     assert float(shown["Cost per million tokens"][1:]) == pytest.approx(cost, rel=0.05)
-    assert f"{run.prediction.fit_probability:.0%}".replace("%", " %") + " chance that it fits" in words(at)
+    assert f"{int(100 * run.prediction.fit_probability)} % chance that it fits" in words(at)
     assert at.query_params["cards"] in ("rtx-4090", ["rtx-4090"])  # the address holds keys, the page says products
     assert "RTX 4090 24 GB" in words(at)
 

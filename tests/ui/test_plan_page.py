@@ -623,11 +623,11 @@ def test_the_first_change_that_a_refusal_names_is_one_press_away(asked):
 
 def test_what_a_link_asks_for_in_vain_is_said():
     at = ok(app(gpu="h1000", spot="maybe", depth="deep", heads="9999999", frobnicate="1", budget="$20").run())
-    [said] = [w.value.replace("\\", "") for w in at.warning if "is not known here" in w.value]
+    [said] = [w.value.replace("\\", "") for w in at.warning if "names what is not known" in w.value]
     assert all(word in said for word in ("gpu=h1000", "spot=maybe", "depth=deep", "heads=9999999", "frobnicate")), said
     assert "budget" not in said
     ok(at.text_input(key="budget").set_value("$30").run())
-    assert not any("Not understood in the address" in w.value for w in at.warning)
+    assert not any("names what is not known" in w.value for w in at.warning)
 
 
 def test_sliders_return_to_the_run_when_another_one_is_looked_at():
@@ -691,7 +691,7 @@ def test_a_recommended_machine_of_little_known_speed_is_said_to_be_one(objective
         ({"budget": "much"}, "'much' is not an amount of dollars", "Write it like"),
         ({"gpu": "p100-16gb-pcie"}, "no price known for P100", "“**Your own prices: 2.50**”"),
         ({"gpu": "cpu", "budget": ""}, "This CPU was never calibrated", "`advisor calibrate --gpu cpu`"),
-        ({"data": "/no/such/folder"}, "/no/such/folder", "repare one on the page **Data**"),
+        ({"data": "/no/such/folder"}, "/no/such/folder", "repare them on the page **Data**"),
         ({"ratio_counts": "total"}, "names what is not known, which is ignored: ratio", ""),
     ],
 )
