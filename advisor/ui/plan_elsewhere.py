@@ -31,7 +31,7 @@ from advisor.ui import answer, loaders, plan_answers, plan_form, plan_options, p
 from advisor.ui.controls import download, escaped, go, products, to_address
 from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import copies, draw, with_controls
-from advisor.units import format_count
+from advisor.units import MAY_NOT_FIT, format_count
 from advisor.workflows.goal import find_any_model
 from advisor.workflows.plan_finetune import EXAMPLES, FASTER, with_usual_examples
 from advisor.workflows.plan_layouts import TOKENS_PER_PARAMETER
@@ -294,8 +294,8 @@ def _options(best: Plan, shown: Run, *, varied: bool) -> tuple[list[Option], str
             problem = error.message
         if problem:
             needs = problem.partition(": ")[2]
-            verdict = "may" if "chance" in needs else "does"
-            impossible.append(f"{capital(label)} {verdict} not fit{f': {needs}' if needs else ''}.")
+            verdict = problem if problem.startswith(MAY_NOT_FIT) else f"does not fit{f': {needs}' if needs else ''}"
+            impossible.append(f"{capital(label)} {verdict}.")
             continue
         form = {name: [value] if name == "gpus" else value for name, value in change.items()}
         proviso = f"if {label.removeprefix('with ')} supports this model" if change.get("software") == FASTER else ""
