@@ -291,7 +291,8 @@ def _options(goal: Goal, answered: Plan, shown: Run | None, now: plan_answers.Wo
             Option(
                 run=option, title=name.capitalize(), why=capital(option.standing.why), key=name,
                 model=f"{format_count(option.parameters)}, {_layers(option)}" if "model" in words else "",
-                line=products(words.get("on", "")), badge=f":{colour}-badge[{basis}]" if len({*bases}) > 1 else "",
+                line=products(option.offer.in_words(", ")) if "on" in words else "",  # a short one: it is one line high
+                badge=f":{colour}-badge[{basis}]" if len({*bases}) > 1 else "",
                 result=f"{capital(LOSS.column)} **{LOSS.expected(option.loss)}**" if option.loss else "",
                 shown=shown is not None and explore.run_id(option) == explore.run_id(shown),
                 show=partial(_show, name),
