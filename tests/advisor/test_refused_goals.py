@@ -30,7 +30,7 @@ def test_the_only_gpu_gets_the_likeliest_plan_and_is_told_what_surely_fits(words
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (LIKELY[0].replace("lora", "qlora").replace("2048", "8192"), "chance that it does: 45 %"),
+        (LIKELY[0].replace("lora", "qlora").replace("2048", "8192"), "45 % chance that it fits"),
         ("--model qwen2.5-7b --rl grpo --prompts 5k --own rtx-4090", r"needs about 1\d\d GiB, has 24 GiB"),
         ("--model qwen2.5-7b --rl grpo --prompts 5k --gpu rtx-3090 --gpus 1", r"needs about 1\d\d GiB, has 24 GiB"),
     ],
