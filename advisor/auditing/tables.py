@@ -23,7 +23,7 @@ from advisor.readers.config_names import name_of, value_of
 from advisor.readers.csv_table import recognised
 from advisor.readers.gather import gather
 from advisor.readers.run_table import RunTable
-from advisor.units import MIB
+from advisor.units import HOUR, MIB
 
 _FIELDS = (
     *("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len", "micro_batch", "grad_accum"),
@@ -44,10 +44,11 @@ _CLAIMED = (  # form of the claim, dimensions of its value, the names under whic
     ("rate", ("rate",), r"throughput|speed|tok(?:en)?s? ?(?:/|per) ?s(?:ec(?:ond)?)?"),
     ("mfu", ("fraction",), r"mfu"),
     ("time", ("seconds",), r"(?:total |training |wall[- ]?(?:clock )?)?(?:time|duration)|days|hours"),
+    ("time", ("gpu_hours",), r"(?:total )?gpu[- ]?hours"),
     ("usd", ("usd",), r"(?:total |training )?(?:cost|bill|price)"),
     ("price", ("usd_per_hour",), r"(?:gpu )?price(?: per (?:gpu[- ]?)?(?:hour|h))?|\$ ?/ ?(?:gpu[- ]?)?(?:hour|hr|h)"),
 )
-_IN_UNIT = re.compile(r"\s*[(\[]?\b(days|hours|h|min)\b[)\]]?\s*$", re.IGNORECASE)
+_IN_UNIT = re.compile(r"\s*[(\[]?\b(gpu[- ]?hours|days|hours|h|min)\b[)\]]?\s*$", re.IGNORECASE)
 _OTHER_FIELDS = {
     "rate": "throughput",
     "price": "price",
@@ -161,6 +162,13 @@ def _of_a_step(run: dict[str, Any], stated: Sequence[tuple[str, str, int]]) -> t
     return (round(sizes[0][0]) * seq_len, "") if sizes and not sizes[0][1] else (None, named[0][0] if shared else "")
 
 
+def _counts_all_gpus(run: dict[str, Any], sizes: dict[str, float]) -> bool:
+    """Return whether a cost is time times price as they stand, although the run has several GPUs."""
+    if run.get("gpus", 1) < 2 or not {"time", "price", "usd"} <= sizes.keys():
+        return False
+    return math.isclose(sizes["time"] / HOUR * sizes["price"], sizes["usd"], rel_tol=0.02)
+
+
 def _is_known(name: str) -> bool:
     """Return whether a name states a setting, a measurement, a phase of a step or a claim."""
     measured = any(re.search(pattern, name, re.IGNORECASE) for _, _, pattern in _MEASURED)
@@ -187,6 +195,7 @@ def _claims(
     """Return a configuration with what the names of a table state of it, the claims in which they must agree, and what
     the other claims lack."""
     values: dict[str, tuple[str, str, int]] = {}
+    sizes: dict[str, float] = {}
     for name, text, line in stated:
         if (form := _form_of(name)) is None:
             continue
@@ -198,17 +207,19 @@ def _claims(
                 kind = _CLAIMED[-1]
             if kind is not None:
                 values.setdefault(kind[0], (quantity.text, f"{name}: {text}", line))
+                sizes.setdefault(kind[0], (quantity.low + quantity.high) / 2)
     known = {that: value[0] for that, value in values.items()}
     setup = {**run, **{field: known[that] for that, field in _OTHER_FIELDS.items() if that in known}}
     setup = {name: value for name, value in setup.items() if not problems_of(run={name: value})}
     # of each claim: the numbers of its own table by which it is checked, and whether the table has them
     shaped, (step_tokens, unclear) = {"depth", "width"} <= run.keys(), _of_a_step(run, stated)
     setup |= {"step_tokens": step_tokens} if step_tokens else {}
+    counts_all = _counts_all_gpus(run, sizes)
     checks: dict[str, tuple[tuple[str, ...], bool]] = {
         "parameters": ((), shaped),
         "tokens": ((), bool(step_tokens and "steps" in run)),
         "time": (("tokens",), {"tokens", "rate"} <= known.keys()),
-        "usd": (("time",), {"time", "price"} <= known.keys()),
+        "usd": (("time",), {"time", "price"} <= known.keys() and not counts_all),
         "mfu": ((), shaped and "gpu" in run and "rate" in known),
     }
     claims: list[dict[str, Any]] = []
@@ -218,9 +229,13 @@ def _claims(
         if is_checkable:
             claim = {"id": f"{that}-{line}", "kind": "quantity", "that": that, "text": words, "line": line}
             claims.append({**claim, "about": about, "value": text, **{name: known[name] for name in fields}})
-        elif that in _NEEDS and {"tokens": "steps" in run, "time": not checks["usd"][1]}.get(that, True):
-            batch = f"{unclear!r} may be the batch of one GPU or of all" if that == "tokens" and unclear else ""
-            unplaced.append(f"{words} (line {line}): {batch or _NEEDS[that]}")
+        elif that in _NEEDS and {"tokens": "steps" in run, "time": not {"usd", "price"} <= known.keys()}.get(
+            that, True
+        ):
+            batch = f"{unclear!r} may be the batch of one GPU or of all" if unclear else ""
+            all_gpus = "its hours are of all GPUs, or its price is of the machine" if counts_all else ""
+            why = {"tokens": batch, "usd": all_gpus}.get(that) or _NEEDS[that]
+            unplaced.append(f"{words} (line {line}): {why}")
     return setup, claims, unplaced
 
 

@@ -41,8 +41,12 @@ _SAME = (
     *("planned_steps", "learning_rate", "warmup_steps", "optimizer", "precision", "compile", "gpu", "weight_decay"),
     "data_fingerprint",
 )
-_TOLD = {"tokens": ("tokens", "how many tokens each step took"), "hours": ("time", "when each step was done"),
-         "usd": ("cost", "the price of an hour")}  # of each axis, its name and what a log must tell  # fmt: skip
+_AXES = {  # of each axis, its name and what a log must state
+    "tokens": ("tokens", "how many tokens each step took"),
+    "hours": ("time", "when each step was done"),
+    "usd": ("cost", "the price of an hour"),
+    "schedule": ("shares of their schedules", "how many steps were planned"),
+}
 NO_SPEED = "no speed is compared"  # a note begins so
 _FAR = 0.05  # of the longest run's steps: a shorter run would limit the comparison to its few steps
 
@@ -158,11 +162,11 @@ class _Entrant:
         return cls(name=name, case=case, courses=courses)
 
 
-def _untold(silent: Sequence[str], usable: Sequence[_Entrant]) -> str:
-    """Return who does not tell something, as the beginning of a sentence."""
+def _no_log_states(silent: Sequence[str], usable: Sequence[_Entrant]) -> str:
+    """Return the beginning of a sentence about what these logs do not state."""
     if len(silent) == len(usable):
-        return "no log tells"
-    return f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not tell"
+        return "no log states"
+    return f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not state"
 
 
 def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int = 0) -> Comparison:
@@ -187,7 +191,7 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     notes = [f"{text}: left out" for text in short]
     # equal learning-rate phases cannot be checked where a log does not have the rates
     if silent := [entrant.name for entrant in usable if not len(rate_curve(entrant.case.run))]:
-        rate = f"{_untold(silent, usable)} the learning rate of its steps"
+        rate = f"{_no_log_states(silent, usable)} the learning rate of its steps"
         notes.append(f"{rate}: whether the runs were at the same point of their schedules, where alone losses compare, "
                      "is not known")  # fmt: skip
     # groups by declared settings; a run that declares hardly any is a group of its own
@@ -205,12 +209,10 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
             notes.append(f"{NO_SPEED}: {disturbed}, and hardly a step ran alone")
     shared = set.intersection(*(set(entrant.courses) for entrant in usable))
     axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
-    for axis, (name, told) in _TOLD.items():
+    for axis, (name, needed) in _AXES.items():
         silent = [entrant.name for entrant in usable if axis not in entrant.courses]
         if silent and not (axis == "usd" and "hours" not in shared):  # then the time is what lacks
-            notes.append(f"not compared at equal {name}: {_untold(silent, usable)} {told}")
-    if "schedule" not in shared:
-        notes.append("not compared at equal shares of their schedules: not every log tells how many steps were planned")
+            notes.append(f"not compared at equal {name}: {_no_log_states(silent, usable)} {needed}")
     places, draw = [(axis, at) for axis in axes for at in _places(axis, usable)], np.random.default_rng(seed)
     points = []
     for axis, at in places:
@@ -379,19 +381,19 @@ def _measured(runs: list[_Entrant], base: list[_Entrant]) -> float | None:
     return float(np.median(rates) / np.median(reference))
 
 
-def _rates(runs: list[_Entrant], kept: Callable[[Case], StepTimes | None] = undisturbed_times) -> np.ndarray | None:
+def _rates(runs: list[_Entrant], steps_of: Callable[[Case], StepTimes | None] = undisturbed_times) -> np.ndarray | None:
     """Return tokens per second of the steady steps of all runs in a group, without steps that other programs slowed.
 
-    `kept` returns the steps of a run that count. Returns None if a log has no such steps.
+    `steps_of` returns the steps of a run that count. Returns None if a log has no such steps.
     """
     rates = []
     for entrant in runs:
-        times, quiet = run_metrics.step_times(entrant.case), kept(entrant.case)
+        times, counted = run_metrics.step_times(entrant.case), steps_of(entrant.case)
         pace = run_metrics.pace(entrant.case)
-        if times is None or quiet is None or pace is None:
+        if times is None or counted is None or pace is None:
             return None
         scale = pace.tokens_per_second * np.median(times.steady_seconds)
-        rates.append(scale / quiet.steady_seconds)
+        rates.append(scale / counted.steady_seconds)
     return np.concatenate(rates)
 
 

@@ -261,20 +261,20 @@ def test_a_log_too_short_to_compare_is_named_with_what_would_help(store, tmp_pat
 
 def test_a_comparison_says_where_learning_rates_are_not_known(store, tmp_path):
     silent = [analyze(write_log(tmp_path / f"{seed}.log", seed=seed), Given(), store) for seed in (0, 1)]
-    assert any("no log tells the learning rate" in note for note in compare_runs(cases(silent)).notes)
+    assert any("no log states the learning rate" in note for note in compare_runs(cases(silent)).notes)
     rates = replace(
         silent[1].run, columns={**silent[1].run.columns, "learning_rate": np.full(len(silent[1].run), 1e-3)}
     )
     told = replace(silent[1], case=replace(silent[1].case, run=rates))
     notes = compare_runs(cases([silent[0], told])).notes
-    assert any(note.startswith(f"{silent[0].run.source} does not tell the learning rate") for note in notes)
+    assert any(note.startswith(f"{silent[0].run.source} does not state the learning rate") for note in notes)
     assert not any("learning rate of its steps" in note for note in compare_runs(cases([told, told])).notes)
     bare = replace(
         rates, columns={name: rates.columns[name] for name in ("step", "loss")}, facts={"total_seconds": 9.0}
     )
     notes = compare_runs(cases([silent[0], replace(told, case=replace(told.case, run=bare))])).notes
     # its whole time is known, and stood in the table above "not every log tells them"
-    assert f"not compared at equal time: {bare.source} does not tell when each step was done" in notes
+    assert f"not compared at equal time: {bare.source} does not state when each step was done" in notes
 
 
 def told(tmp_path, store, text, name="run.log"):

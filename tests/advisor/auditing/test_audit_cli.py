@@ -184,6 +184,9 @@ def test_a_card_in_json_is_a_card(tmp_path: Path) -> None:
     ("columns", "rows", "verdicts", "says"),
     [
         ("GPUs|hours|$/GPU-hour|cost", ("8|10|2.50|$200", "16|12|2.50|$640"), ["holds", "wrong"], "$480, not $640"),
+        ("GPUs|GPU hours|$/GPU-hour|cost", ("8|80|2.50|$200", "16|192|2.50|$640"), ["holds", "wrong"], "not $640"),
+        ("GPUs|hours|$/GPU-hour|cost", ("8|80|2.50|$200",), [], "its hours are of all GPUs, or its price is of the"),
+        ("GPUs|hours|price per hour|cost", ("8|10|20|$200",), [], "its hours are of all GPUs, or its price is of the"),
         ("batch|seq len|steps|tokens", ("512|2048|20,000|21B", "512|2048|20,000|12B"), ["holds", "wrong"], "21 B, not"),
         ("GPUs|global batch|seq len|steps|tokens", ("8|512|2048|20,000|21B",), ["holds"], "holds"),
         ("GPUs|batch|seq len|steps|tokens", ("8|512|2048|20,000|12B",), [], "'batch' may be the batch of one GPU or"),
