@@ -204,7 +204,7 @@ def format_fit(chance: float) -> str:
     return format_percent(math.floor(100 * min(max(chance, 0.01), 0.99) + 1e-9) / 100)
 
 
-def fit_words(chance: float | None) -> str:
+def format_fit_chance(chance: float | None) -> str:
     """Say with which chance a run fits that may not."""
     return f"{MAY_NOT_FIT} (chance that it does: {format_fit(chance or 0.0)})"
 

@@ -22,7 +22,7 @@ from advisor.offer import OWN_MACHINE, Offer
 from advisor.options import AdoptedGoal
 from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits
-from advisor.planning.infeasible import chance_words
+from advisor.planning.infeasible import memory_with_chance
 from advisor.prediction.intervals import sum_shared
 from advisor.prediction.micro_batch import choose_row
 from advisor.records import Basis, Bill, Estimate, WallClock
@@ -310,7 +310,8 @@ def _too_full(chosen: Option, goal: AdoptedGoal) -> Iterator[str]:
     needs, room = chosen.memory_bytes, goal.memory_bytes
     if needs is not None and room is not None and needs.high > room:
         chance = chance_below(room, needs.value, needs.low, needs.high)
-        yield f"{chance_words(needs, room, chance)}; a smaller batch or a shorter sequence in the command needs less"
+        less = "a smaller batch or a shorter sequence in the command needs less"
+        yield f"{memory_with_chance(needs, room, chance)}; {less}"
 
 
 def _warnings(

@@ -186,7 +186,7 @@ def last_checkpoint(case: Case, before: float = math.inf) -> float | None:
     return max((at for at in saved if 0 < at < before), default=None)
 
 
-def best_kept(case: Case, step: float) -> str:
+def best_checkpoint(case: Case, step: float) -> str:
     """Return the checkpoint of a best step in words: by its step only if the log says that it was written."""
     written = [e.numbers.get("step", e.step) for e in case.run.events if e.kind == "checkpoint"]
     written += list(case.run.column("step")[np.isfinite(case.run.column("checkpoint_seconds"))])

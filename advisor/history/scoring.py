@@ -229,16 +229,19 @@ def _promise(promised: Run | None, quantity: str) -> Estimate | None:
 
 def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> list[Cause]:
     """Split the gap into parts that sum to it. The last part is what no other part explains."""
-    told = replace(case, plan=plan)
-    run, spent, clock = case.run, time_spent(told), plan.bill.wall_clock
+    with_plan = replace(case, plan=plan)
+    run, spent, clock = case.run, time_spent(with_plan), plan.bill.wall_clock
     step, median = clock.steps_seconds.value / plan.config.steps, run_metrics.step_seconds(case)
     parts: dict[str, tuple[float, str]] = {}
     plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
     if plain is not None:
         parts["machine drift"], taken = (0.0, "unknown: no reference kernel was timed"), "included"
-        if readings(told) is not None:  # the figure of the finding `machine_busy`
-            taken, parts = "taken out", {"other programs": (lost_seconds(told), "beside other programs on the machine")}
-            if drift and disturbed_share(told) < REPORTED:  # else readings are slow because of other programs
+        if readings(with_plan) is not None:  # the figure of the finding `machine_busy`
+            taken, parts = (
+                "taken out",
+                {"other programs": (lost_seconds(with_plan), "beside other programs on the machine")},
+            )
+            if drift and disturbed_share(with_plan) < REPORTED:  # else readings are slow because of other programs
                 speed = f"{format_number(drift)} times the calibration's step time"
                 parts["machine drift"] = steps * step * (drift - 1), speed
         note = f"{steps:.0f} steps at {format_seconds(step)} predicted, machine drift {taken}"

@@ -26,11 +26,11 @@ from advisor.records import Estimate, Run
 from advisor.settings import SHARDINGS
 from advisor.units import (
     Formatter,
-    fit_words,
     format_bytes,
     format_centre,
     format_error,
     format_estimate,
+    format_fit_chance,
     format_number,
     format_percent,
     format_rate,
@@ -188,7 +188,7 @@ def _not_fitting(run: Run) -> str:
     used, memory = run.prediction.device_bytes, run.prediction.device_memory_bytes
     assert used is not None and memory is not None
     unsure = run.prediction.fits is None
-    words = f"{fit_words(run.prediction.fit_probability)}," if unsure else "does not fit memory:"
+    words = f"{format_fit_chance(run.prediction.fit_probability)}," if unsure else "does not fit memory:"
     return f"{words} up to {format_bytes(used.high)} of {format_bytes(FIT_MARGIN * memory)} usable"
 
 

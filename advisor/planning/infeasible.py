@@ -27,10 +27,10 @@ from advisor.prediction.wallclock import NOTICE_SECONDS
 from advisor.records import Estimate, Prediction
 from advisor.settings import SHARDINGS
 from advisor.units import (
-    fit_words,
     format_bytes,
     format_count,
     format_estimate,
+    format_fit_chance,
     format_seconds,
     format_tokens,
     format_usd,
@@ -82,13 +82,15 @@ def may_not_fit(run: Prediction, ways: Iterable[Way] = (), feasible: Callable[[G
     """Return a warning that a planned run may not fit, with the changes with which one is planned without it."""
     per = " per GPU" if run.workload.gpus > 1 else ""
     sure = " or ".join(dict.fromkeys(enough(ways, feasible)))
-    text = chance_words(run.device_bytes, run.device_memory_bytes, run.fit_probability, per)
+    text = memory_with_chance(run.device_bytes, run.device_memory_bytes, run.fit_probability, per)
     return f"{text}; 90 % or more with {sure}" if sure else text
 
 
-def chance_words(needs: Estimate | None, has: float | None, chance: float | None, per: str = "") -> str:
+def memory_with_chance(needs: Estimate | None, has: float | None, chance: float | None, per: str = "") -> str:
     """Say with which chance memory is enough, how much is needed and how much there is."""
-    return f"{fit_words(chance)}, needs about {format_estimate(needs, format_bytes)}{per}, has {format_bytes(has)}"
+    return (
+        f"{format_fit_chance(chance)}, needs about {format_estimate(needs, format_bytes)}{per}, has {format_bytes(has)}"
+    )
 
 
 def other_offers(goal: Goal) -> Iterator[Way]:
@@ -278,11 +280,11 @@ def halves(number: int, least: int = 1) -> list[int]:
     return [number >> times for times in range(1, number.bit_length()) if number >> times >= least]
 
 
-def each_value(name: str, values: Iterable[Any], *beside: tuple[str, Goal]) -> list[tuple[str, Goal]]:
-    """Return each value of an option, alone and beside the other options that were already changed."""
+def each_value(name: str, values: Iterable[Any], *changes: tuple[str, Goal]) -> list[tuple[str, Goal]]:
+    """Return each value of an option, alone and with the other options that were already changed."""
     return [
         (f"--{name.replace('_', '-')} {value} {more}".rstrip(), replace(requested, **{name: value}))
-        for more, requested in dict.fromkeys(beside)
+        for more, requested in dict.fromkeys(changes)
         for value in values
     ]
 

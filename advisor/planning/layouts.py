@@ -21,7 +21,7 @@ from advisor.prediction.micro_batch import choose_row, group_keys
 from advisor.prediction.software import NamedSoftware, require_software, software_of
 from advisor.prediction.whole_models import predict_whole, workload_of
 from advisor.records import Prediction
-from advisor.units import fit_words, format_share
+from advisor.units import format_fit_chance, format_share
 
 MOST_TENSOR = 8  # pieces; more pieces leave the node, and every layer would wait for its slow links
 PIECE = 8192  # tokens of a sequence on one GPU; published runs rarely have fewer
@@ -198,7 +198,7 @@ def _why(loser: Prediction, best: Prediction) -> str:
     assert loser.step_parts is not None and best.step_parts is not None  # `predict_layouts` knows them
     ours, theirs = best.step_parts, loser.step_parts
     if loser.fit_probability < SURE:
-        return fit_words(loser.fit_probability) if loser.fit_probability > 1 - SURE else "does not fit"
+        return format_fit_chance(loser.fit_probability) if loser.fit_probability > 1 - SURE else "does not fit"
     part = max(ours, key=lambda name: theirs[name] - ours[name])
     slower = loser.step_seconds.value / best.step_seconds.value - 1
     if slower < -_EQUAL:

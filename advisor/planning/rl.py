@@ -12,7 +12,7 @@ from advisor.prediction.generation import Answers, room
 from advisor.prediction.layout_batch import SURE, predict_layouts
 from advisor.prediction.rl import LEAST_BIN, RlRun, RlSoftware, RlStep, predict_rl, prediction_of, update_runs
 from advisor.records import Prediction
-from advisor.units import fit_words, format_seconds, format_share
+from advisor.units import format_fit_chance, format_seconds, format_share
 
 _PIPELINES = (1, 2, 4, 8, 16)
 _TENSORS = (1, 2, 4, 8)
@@ -169,7 +169,7 @@ def _with_engines(base: RlRun, only: int | None, engine_gpus: int, **changes: ob
 def _why(loser: RlStep, best: RlStep) -> str:
     """Return why a way lost: it does not fit, or what takes longer."""
     if loser.fit_probability < SURE:
-        return fit_words(loser.fit_probability) if loser.fit_probability > 1 - SURE else "does not fit"
+        return format_fit_chance(loser.fit_probability) if loser.fit_probability > 1 - SURE else "does not fit"
     slower = loser.step_seconds.value / best.step_seconds.value - 1
     if slower < _EQUAL:
         return "about equal"

@@ -26,7 +26,7 @@ from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.micro_batch import choose_prediction
 from advisor.prediction.profile import Profile
 from advisor.records import Estimate, Prediction, Software, Workload
-from advisor.units import fit_words, format_usd_rate
+from advisor.units import format_fit_chance, format_usd_rate
 from trainer.schema import ModelShape
 
 GIGA = 1e9
@@ -95,7 +95,7 @@ def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
     rate, row = prediction.tokens_per_second, replace(row, needs=prediction.device_bytes)
     if not prediction.plannable:
         chance, at = prediction.fit_probability or 0.0, f"with a micro-batch of {prediction.workload.micro_batch}"
-        likely = f"{fit_words(chance)} {at}; a plan for this GPU alone says more"
+        likely = f"{format_fit_chance(chance)} {at}; a plan for this GPU alone says more"
         return replace(row, problem=likely if chance >= 0.5 else f"does not fit its memory even {at}")
     if rate is None:
         return replace(row, problem=f"the links between {row.gpus} GPUs are not known")

@@ -89,11 +89,11 @@ def first_change(hint: str) -> dict[str, Any]:
         flag, _, value = typed.partition(" ")
         if (option := by_flag.get(flag)) is None:
             return {}
-        values[option.name] = _as_held(option.kind, value)
+        values[option.name] = _field_value(option.kind, value)
     return values
 
 
-def _as_held(kind: Kind, typed: str) -> Any:
+def _field_value(kind: Kind, typed: str) -> Any:
     """Return the value that an option's control holds for what is typed on the command line."""
     if kind is Kind.SWITCH:
         return True

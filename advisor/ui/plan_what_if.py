@@ -17,7 +17,7 @@ from advisor.report.quantities import COST, LOSS, TIME
 from advisor.ui import plan_form
 from advisor.ui.controls import device_names, grid, to_address
 from advisor.ui.plan_tabs import escape_dollars, with_controls
-from advisor.units import fit_words, format_tokens, format_usd_rate
+from advisor.units import format_fit_chance, format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, which are also their names in the address
 _BASE = "plan-base"  # session state: the run to which the sliders apply
@@ -135,7 +135,7 @@ def _effect_of(name: str, run: Run | str, other: Run | str) -> str:
     if effect.seconds or effect.usd or effect.loss:
         effect = replace(effect, device_bytes=None)  # the memory bar shows it
     known = other.prediction.plannable or other.prediction.fit_probability == run.prediction.fit_probability
-    unsure = "" if known else f"{fit_words(other.prediction.fit_probability)}; "
+    unsure = "" if known else f"{format_fit_chance(other.prediction.fit_probability)}; "
     return unsure + plan_words.effect_in_words(effect, [*also, *([unpriced] if unpriced else [])])
 
 

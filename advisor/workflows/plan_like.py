@@ -69,11 +69,11 @@ def plan_like(
         if goal.micro_batch is not None:
             raise
         after = recommend(replace(goal, micro_batch=max(1, plan.config.micro_batch // 2)), store)
-    kept = plan.config
-    gates = tuple(gate for gate in kept.stop.gates if gate.step <= after.config.steps)
-    stop = replace(kept.stop, gates=gates, step_seconds=after.chosen.step_seconds.value)
-    run = replace(after.config, name=kept.name, seed=kept.seed, data=kept.data, init_from=kept.init_from, stop=stop,
-                  trace_steps=kept.trace_steps)  # fmt: skip
+    old = plan.config
+    gates = tuple(gate for gate in old.stop.gates if gate.step <= after.config.steps)
+    stop = replace(old.stop, gates=gates, step_seconds=after.chosen.step_seconds.value)
+    run = replace(after.config, name=old.name, seed=old.seed, data=old.data, init_from=old.init_from, stop=stop,
+                  trace_steps=old.trace_steps)  # fmt: skip
     offer = replace(after.offer, usd_per_hour=plan.offer.usd_per_hour)
     before, now = (f"{format_count(one.steps)} steps in {format_seconds(one.total_seconds.value)}"
                    for one in (plan.chosen, after.chosen))  # fmt: skip

@@ -12,7 +12,7 @@ from advisor.findings.case import Case, Finding, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, row_noise, tail
 from advisor.findings.detectors.data_budget import epochs_of
 from advisor.findings.durations import steps_covered
-from advisor.findings.run_facts import best_kept, has_level, is_language, nats_per_unit
+from advisor.findings.run_facts import best_checkpoint, has_level, is_language, nats_per_unit
 from advisor.findings.savings import cost_of_steps
 from advisor.findings.series import theil_sen
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
@@ -234,7 +234,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
         actions=(
             "choose the checkpoint by the measure that counts (mAP, accuracy), not by this part"
             if a_part
-            else f"use {best_kept(case, step)}; next time stop early on the validation loss",
+            else f"use {best_checkpoint(case, step)}; next time stop early on the validation loss",
             *texts()["overfitting"]["actions"],
         ),
         saved=(None, None) if mild else (hours, usd),

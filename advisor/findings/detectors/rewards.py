@@ -6,7 +6,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, head, row_noise, spread, tail, trailing_median
-from advisor.findings.run_facts import best_kept
+from advisor.findings.run_facts import best_checkpoint
 from advisor.findings.savings import cost_of_steps
 from advisor.units import format_percent
 
@@ -130,5 +130,5 @@ def detect_reward_collapse(case: Case) -> Verdict:
         title=f"The reward collapses: from {top:.4g} at step {step:g} to {end:.4g} at the end",
         evidence=seen(f"the lowest reward since step {step:g} is {level[best:].min():.4g}", step, rewards.step[-1]),
         confidence="high" if rewards is held_out else "medium",
-        actions=(f"use {best_kept(case, step)}", "lower the learning rate, or clip and penalise KL more"),
+        actions=(f"use {best_checkpoint(case, step)}", "lower the learning rate, or clip and penalise KL more"),
     )
