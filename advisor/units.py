@@ -206,7 +206,7 @@ def format_fit(chance: float) -> str:
 
 def format_fit_chance(chance: float | None) -> str:
     """Say with which chance a run fits that may not."""
-    return f"{MAY_NOT_FIT} (chance that it does: {format_fit(chance or 0.0)})"
+    return f"{MAY_NOT_FIT} ({format_fit(chance or 0.0)} chance that it fits)"
 
 
 def format_estimate(estimate: Estimate | None, formatter: Formatter) -> str:

@@ -203,7 +203,7 @@ def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     sizes = np.unique([o.batch.rows for o in options], return_inverse=True)[1]
     if (row := choose_row(rates, sizes, np.array(fits))) is None:
         hint = "a smaller batch, or a shorter sequence, in the command itself"
-        message = f"needs about {format_estimate(least, format_bytes)}, has {format_bytes(room)}"
+        message = f"needs about {format_estimate(least, format_bytes)} of the {format_bytes(room)} that there are"
         raise AdvisorError(f"no split of its batch fits in memory: the smallest {message}", hint, exit_code=3)
     best, own = options[row], options[0]
     # keep the user's own choice unless another is clearly better
@@ -303,7 +303,7 @@ def _why_no_split(adopted: Adopted, batch: Batch) -> str:
     if missing := [words for name, words in names.items() if adopted.recipe.knob(name) is None]:
         return f"no option sets {' and '.join(missing)}"
     rows = batch.rows * batch.calls * batch.processes
-    return f"its {rows:g} rows a step can be divided into no other micro-batch near a measured one"
+    return f"no other micro-batch divides its {rows:g} rows a step and is near a measured one"
 
 
 def _too_full(chosen: Option, goal: AdoptedGoal) -> Iterator[str]:

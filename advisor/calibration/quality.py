@@ -77,7 +77,7 @@ def judge(held: HeldOut | None, measured: int, *, interrupted: bool, drift: floa
             f"the median of its held-out errors is {held.median:.0%}, above the {BELIEVED_MEDIAN:.0%} up to which a "
             "calibration is used: something else was using the machine"
         )
-    holds = f"{format_percent(round(held.coverage, 2))} of checks fell in their 80 % intervals"
+    holds = f"{format_percent(round(held.coverage, 2))} of the test predictions fell in their 80 % intervals"
     if held.coverage < BELIEVED_COVERAGE:
         return _rejected(f"only {holds}, and below {BELIEVED_COVERAGE:.0%} no calibration is used")
     if held.coverage < SOUND_COVERAGE:

@@ -61,7 +61,7 @@ def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0
         return LossForecast(final_loss=None, reason="the log has no training loss by step")
     begins = max(s.warmup_steps + FIRST_SHARE * (len(s.shares) - s.warmup_steps) for s in schedules)
     if min(share_done(float(losses.step[-1]), s) for s in schedules) < FIRST_SHARE - 1e-3:
-        return LossForecast(final_loss=None, reason=f"a forecast begins at step {math.ceil(begins):,}")
+        return LossForecast(final_loss=None, reason=f"no forecast before step {math.ceil(begins):,}")
     estimates = [e for s in schedules if (e := _one(losses, s, nats)) is not None]
     if not estimates:
         return LossForecast(final_loss=None, reason="too few rows with a loss after the first tenth of the steps")

@@ -89,7 +89,8 @@ def may_not_fit(run: Prediction, ways: Iterable[Way] = (), feasible: Callable[[G
 def memory_with_chance(needs: Estimate | None, has: float | None, chance: float | None, per: str = "") -> str:
     """Say with which chance memory is enough, how much is needed and how much there is."""
     return (
-        f"{format_fit_chance(chance)}, needs about {format_estimate(needs, format_bytes)}{per}, has {format_bytes(has)}"
+        f"{format_fit_chance(chance)}: needs about {format_estimate(needs, format_bytes)}{per}, "
+        f"and the GPU has {format_bytes(has)}"
     )
 
 

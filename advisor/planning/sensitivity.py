@@ -135,7 +135,7 @@ def _more(space: SearchSpace, plan: Run, wider: Mapping[str, Limits], again: Sea
         both = replace(money, deadline_seconds=time.deadline_seconds)
         together = _buys(space, plan, both, f"{' and '.join(wider)} together", again)
         if together.better:
-            return [replace(together, text=f"{together.text}; one of them alone would not give a better model")]
+            return [replace(together, text=f"{together.text}; either alone would not give a better model")]
     return alone
 
 
@@ -143,7 +143,7 @@ def _buys(space: SearchSpace, plan: Run, wider: Limits, words: str, again: Searc
     """Return which better run a wider limit allows, or what else holds the run back."""
     limits, better = space.limits, select(space, wider)
     if space.goal.spot == "none" and space.candidates.spot.any():
-        words = f"without spot machines, {words}"
+        words = f"{words}, still without spot machines,"
     if again and within_a_node(space.goal) != space.goal and not one_node_is_enough(space, wider, better):
         space, better = again(wider)
     choice = make_run(space.candidates, better) if better is not None else plan

@@ -98,7 +98,7 @@ def untested(adopted: Adopted) -> str:
     names = ("micro_batch", "grad_accum", "seq_len")
     unstated = [knob.key for knob in adopted.recipe.knobs if knob.name in names and knob.value is None]
     varied = [burst for burst in adopted.bursts if any(setting.name in names for setting in burst.values)]
-    advice = "adopt it again with more time: --budget-seconds"
+    advice = "measure the command again with more time: --budget-seconds"
     if unstated:
         advice = f"write {' and '.join(unstated)} with a value into the command, so that bursts can change it"
     elif all(adopted.working(name) is None for name in names):
@@ -106,8 +106,8 @@ def untested(adopted: Adopted) -> str:
     elif any(burst.outcome == "completed" and not burst.steady for burst in varied):
         advice = "some bursts ended before their steps were steady; adopt a command that does more steps"
     return (
-        "fewer than four batch sizes were measured, so that the predicted step time is unchecked and its interval "
-        f"rests on how much the measured steps vary; {advice}"
+        "the predicted step time could not be checked, because fewer than four batch sizes were measured; its interval "
+        f"shows only how much the measured steps vary. To improve it, {advice}"
     )
 
 

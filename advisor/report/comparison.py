@@ -44,7 +44,7 @@ QUANTITIES = {  # that are compared, with a plan's name for them if it has one
 }
 # causes that shorten a run, and that lengthen it
 _BY_SIGN = {
-    "steps slower": ("steps themselves faster", "steps themselves slower"),
+    "steps slower": ("faster steps", "slower steps"),
     "machine drift": ("faster machine", "slower machine"),
 }
 _AT: dict[str, Callable[[float], str]] = {

@@ -62,6 +62,8 @@ DEPENDS, RESTS_ON, LEFT_OUT = (
     "Sources and assumptions",
     "Not searched",
 )  # headings of a plan's texts
+# how much of the activations a level recomputes, in words before and after "activations"
+_RECOMPUTED = {"none": ("no", "none"), "selective": ("feed-forward", "feed-forward ones"), "full": ("all", "all")}
 
 
 def sentence(plan: Plan, *, briefly: bool = False) -> str:
@@ -309,9 +311,10 @@ def effect_in_words(effect: Effect, also: Sequence[str] = ()) -> str:
     """Returns an effect in one line with what changes `also`: "3 h longer (micro-batch 32 → 24)"."""
     if effect.refused:
         return effect.refused
-    named = {"none": "none", "full": "all", "selective": "feed-forward"}
-    levels = " → ".join(named[level] for level in effect.activation_checkpointing or ())
-    besides = [*also, *([f"activations recomputed: {levels}"] if levels else [])]
+    besides = list(also)
+    if effect.activation_checkpointing:
+        before, after = effect.activation_checkpointing
+        besides.append(f"recomputes {_RECOMPUTED[after][0]} activations instead of {_RECOMPUTED[before][1]}")
     numbers, asides = ", ".join(differences(effect)), ", ".join(besides)
     return f"{numbers} ({asides})" if numbers and asides else numbers or asides or "changes next to nothing"
 

@@ -34,7 +34,11 @@ def line(progress: Progress) -> str:
         return f"{progress.state}{because}{seen}"
     if progress.step_seconds is None:
         expected = progress.eta_seconds
-        to_go = f"; about {units.format_estimate(expected, units.format_seconds)} to go" if expected is not None else ""
+        to_go = (
+            f"; by the plan about {units.format_estimate(expected, units.format_seconds)} to go"
+            if expected is not None
+            else ""
+        )
         return f"starting, {units.format_seconds(progress.elapsed_seconds)} so far{to_go}"
     parts = [f"step {units.format_count(progress.step)}/{units.format_count(progress.steps)}"]
     if progress.tokens_per_second is None:  # of an adopted command

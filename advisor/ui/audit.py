@@ -39,8 +39,8 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. For the sentences "
-            "you then get a prompt for your own AI assistant.",
+            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. Its sentences "
+            "are not read here: for them, a prompt for your own AI assistant is made.",
             icon=":material/lightbulb:",
         )
         return

@@ -110,7 +110,7 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
         if unknown := _without_control(st.session_state.pop(_ASKED, {})):
             named = ", ".join(map(escaped, unknown))
             above.warning(
-                f"This page's address names what is not known, which is ignored: {named}.",
+                f"The link has what this page does not know and ignores: {named}.",
                 icon=":material/link_off:",
             )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from advisor.calibration.observed_run import profile_after
@@ -56,8 +57,8 @@ def recommend(
             return finetune_work(asked, store) if asked.rl is None else rl_work(asked, store)
 
         asked = with_usual_examples(goal)
-        found = plan_elsewhere(asked, work_of, hints=not brief)
-        return found if asked == goal else with_what_the_budget_buys(found)
+        elsewhere = partial(plan_elsewhere, work_of=work_of, hints=not brief)
+        return elsewhere(asked) if asked == goal else with_what_the_budget_buys(elsewhere(asked), elsewhere)
     data_meta = read_data(goal.data)
     profiles, left_out = load_profiles(goal, store, seen)
     now = datetime.now(UTC)

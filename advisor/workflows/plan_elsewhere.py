@@ -149,7 +149,7 @@ def _too_large(tried: Tried) -> str:
     where = f" per GPU on {work.gpus} x {work.gpu}" if len(tried.refused) > 1 or work.gpus > 1 else ""
     needed = (format_estimate if unsure else format_centre)(needs, format_bytes)
     likely = f", {format_fit(chance)} chance that it fits" if unsure and chance else ""
-    return f"{words}: needs about {needed}{where}, has {format_bytes(has)}{likely}"
+    return f"{words}: needs about {needed}{where}, and the GPU has {format_bytes(has)}{likely}"
 
 
 def try_machines(work: Work) -> Tried:

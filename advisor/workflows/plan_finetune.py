@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.calibration.profiles import load_profile
@@ -102,8 +102,8 @@ class FinetuneWork(Work):
         slow, fast = (format_centre(seconds, format_seconds) for seconds in (usual, sooner))
         name = words_of(other)
         return (
-            f"{words_of(self.software)} is planned because it trains any model; {name} takes {fast} instead of {slow} "
-            f"if it supports this model: set --software {FASTER}",
+            f"{words_of(self.software)} is planned, because it trains any model. If {name} supports this one, it takes "
+            f"{fast} instead of {slow}: set --software {FASTER}",
         )
 
     def changes(self, refused: Sequence[str]) -> Iterator[Way]:
@@ -177,28 +177,42 @@ def with_usual_examples(goal: Goal) -> Goal:
     return replace(goal, examples=EXAMPLES) if is_open else goal
 
 
-def with_what_the_budget_buys(plan: Plan) -> Plan:
+def with_what_the_budget_buys(plan: Plan, replan: Callable[[Goal], Plan]) -> Plan:
     """Returns the plan for the usual number of examples with the number that its budget buys among its reasons.
 
-    The start of a rented machine costs the same for any number; all else grows with it.
+    If the budget does not buy the usual number, the plan is made again for the number that it buys.
     """
-    goal, run, clock = plan.goal, plan.chosen, plan.bill.wall_clock
-    plan = replace(plan, assumed=(f"--examples {EXAMPLES}", *plan.assumed))
+    goal, run, what = plan.goal, plan.chosen, "pairs" if plan.goal.stage == "dpo" else "examples"
+    usual = replace(plan, assumed=(f"--examples {EXAMPLES}", *plan.assumed))
     if not run.cost_usd or not run.cost_usd.value or goal.budget_usd is None:
-        return plan
-    usd, budget, on = Limits.of(goal).counted(run.cost_usd), format_usd(goal.budget_usd), run.offer.in_words()
-    before = sum(part.value for part in (clock.provisioning_seconds, clock.download_seconds) if part)
-    start = before / clock.total_seconds.value
-    times = (goal.budget_usd - usd * start) / (usd * (1 - start))  # as many examples as were planned
+        return usual
+    usd = Limits.of(goal).counted(run.cost_usd)
+    start, times = _bought(goal.budget_usd, usd, plan.bill.wall_clock)
+    budget, on = format_usd(goal.budget_usd), run.offer.in_words()
     if (count := int(times * EXAMPLES)) < 1:
         buys = f"{budget} buys no example on {on}: its start alone costs {format_usd(usd * start)}"
-        return replace(plan, reasons=(buys, *plan.reasons))
-    what, length, epochs = "pairs" if goal.stage == "dpo" else "examples", goal.length or LENGTH, goal.epochs
+        return replace(usual, reasons=(buys, *plan.reasons))
     count -= count % 10 ** max(0, len(str(count)) - 2)
-    seen = f"each seen {epochs or usual_epochs(goal):g} times" if (epochs or usual_epochs(goal)) != 1 else "each once"
-    takes = format_seconds(before + (clock.total_seconds.value - before) * times)
+    if run.standing.against and count < EXAMPLES:
+        bought = replan(replace(goal, examples=count))
+        if not bought.chosen.standing.against:
+            reason = f"{EXAMPLES:,} {what} would cost about {format_usd(usd)} on {on}; {budget} buys {count:,}"
+            return replace(bought, assumed=(f"--examples {count}", *bought.assumed), reasons=(reason, *bought.reasons))
+    length, epochs = goal.length or LENGTH, goal.epochs or usual_epochs(goal)
+    seen = f"each seen {epochs:g} times" if epochs != 1 else "each once"
+    takes = format_seconds(plan.bill.wall_clock.total_seconds.value * (start + (1 - start) * times))
     buys = f"{budget} buys about {count:,} {what} of {length:,} tokens on {on}, {seen}, in {takes}"
-    return replace(plan, reasons=(buys, *plan.reasons))
+    return replace(usual, reasons=(buys, *plan.reasons))
+
+
+def _bought(budget_usd: float, usd: float, clock: WallClock) -> tuple[float, float]:
+    """Returns which share of a plan its start is, and how many times as much work its budget buys.
+
+    The start of a rented machine costs the same for any number of examples; all else grows with it.
+    """
+    before = sum(part.value for part in (clock.provisioning_seconds, clock.download_seconds) if part)
+    start = before / clock.total_seconds.value
+    return start, (budget_usd - usd * start) / (usd * (1 - start))
 
 
 def tokens_padded(plan: Plan) -> int:

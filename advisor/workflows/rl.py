@@ -286,7 +286,7 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
         update = updates.get((named.key, gpus - request.judging_gpus))
         if update is not None and update.fits is False:
             needs, has = format_centre(update.device_bytes, format_bytes), format_bytes(update.device_memory_bytes)
-            message += f": an update needs about {needs} per GPU, has {has}"
+            message += f": an update needs about {needs} per GPU, which has {has}"
         options_of_split = "--rollout-gpus, --rollout-tp, --rollout-memory and --judge-gpus"
         hint = f"more GPUs, --lora, or other numbers for {options_of_split}"
         raise AdvisorError(request.lacks(named.key, gpus, updates) or message, hint, exit_code=3)

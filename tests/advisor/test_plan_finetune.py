@@ -83,10 +83,10 @@ def test_software_that_would_be_faster_is_named_with_the_reason_why_it_is_not_pl
     usual, faster = found(*asked), found(*asked, "--software", "unsloth")
     slow, fast = (format_centre(plan.chosen.total_seconds, format_seconds) for plan in (usual, faster))
     assert usual.reasons[0].startswith(
-        f"TRL is planned because it trains any model; Unsloth takes {fast} instead of {slow} if it supports this model"
+        f"TRL is planned, because it trains any model. If Unsloth supports this one, it takes {fast} instead of {slow}"
     )
     stated = (*faster.reasons, *found(*asked, "--software", "trl").reasons)
-    assert not any("is planned because" in reason for reason in stated)
+    assert not any("is planned, because" in reason for reason in stated)
 
 
 def test_unsloth_is_about_as_much_faster_than_trl_as_owners_saw():
@@ -381,6 +381,16 @@ def test_how_much_slower_a_gpu_may_be_before_another_is_cheaper():
     [text] = plan["search"]["sensitivity"]
     assert f"then {other['offer']['gpus']} x {other['offer']['gpu']}" in text and chosen["offer"]["gpu"] in text
     assert float(re.search(r"more than ([\d.]+) %", text)[1]) == pytest.approx(100 * (1 - speed), abs=0.6)
+
+
+def test_a_budget_that_does_not_buy_the_usual_examples_is_planned_for_those_that_it_buys(call):
+    goal = ("plan", "--model", "llama-3.1-8b", "--finetune", "lora", "--gpu", "h100-80gb-sxm", "--gpus", "1")
+    plan = json.loads(call(*goal, "--budget", "1.5", "--json")[1])
+    count = plan["goal"]["examples"]
+    assert 1 < count < 10_000 and f"--examples {count}" in plan["assumed"] and not plan["chosen"]["standing"]["against"]
+    assert re.match(rf"10,000 examples would cost about \$[\d.]+ on .*; \$1\.50 buys {count:,}$", plan["reasons"][0])
+    code, _, _ = call(*goal, "--budget", "1.5", "--examples", str(2 * count))
+    assert code == 3
 
 
 def test_more_of_ones_own_gpus_are_named_only_where_they_fit():

@@ -20,7 +20,7 @@ def test_the_only_gpu_gets_the_likeliest_plan_and_is_told_what_surely_fits(words
     plan = document(*run)
     found, warning = plan["chosen"]["prediction"], plan["warnings"][0]
     assert 0.5 <= found["fit_probability"] < 0.9 and found["fits"] is None
-    odds = f"may not fit (chance that it does: {int(100 * found['fit_probability'])} %), needs about "
+    odds = f"may not fit ({int(100 * found['fit_probability'])} % chance that it fits): needs about "
     assert warning.startswith(odds) and " 90 % or more with " in warning
     assert f"! {odds}" in " ".join(advisor(*run, expect=0).stdout.split("\n\n")[0].split())  # above the tables
     change = re.findall(r"\(([^)]*)\)", warning)[-1]
@@ -31,8 +31,11 @@ def test_the_only_gpu_gets_the_likeliest_plan_and_is_told_what_surely_fits(words
     ("words", "said"),
     [
         (LIKELY[0].replace("lora", "qlora").replace("2048", "8192"), "45 % chance that it fits"),
-        ("--model qwen2.5-7b --rl grpo --prompts 5k --own rtx-4090", r"needs about 1\d\d GiB, has 24 GiB"),
-        ("--model qwen2.5-7b --rl grpo --prompts 5k --gpu rtx-3090 --gpus 1", r"needs about 1\d\d GiB, has 24 GiB"),
+        ("--model qwen2.5-7b --rl grpo --prompts 5k --own rtx-4090", r"needs about 1\d\d GiB, and the GPU has 24 GiB"),
+        (
+            "--model qwen2.5-7b --rl grpo --prompts 5k --gpu rtx-3090 --gpus 1",
+            r"needs about 1\d\d GiB, and the GPU has 24 GiB",
+        ),
     ],
 )
 def test_what_hardly_fits_is_refused_with_its_memory_and_the_nearest_changes(words, said):
@@ -48,7 +51,7 @@ def test_a_step_is_predicted_where_it_cannot_fit_and_says_what_it_needs():
     step = document("predict", "--rl", "grpo", "--model", "qwen2.5-7b", "--gpu", "rtx-4090", expect=3)
     assert step["fits"] is False and step["peak_allocated_bytes"]["value"] > 100e9
     refused = advisor("predict", "--rl", "grpo", "--model", "qwen3-32b", "--gpu", "l4", expect=3).stderr
-    assert re.search(r"an update needs about \d+ GiB per GPU, has 2\d", " ".join(refused.split()))
+    assert re.search(r"an update needs about \d+ GiB per GPU, which has 2\d", " ".join(refused.split()))
 
 
 @pytest.mark.parametrize(

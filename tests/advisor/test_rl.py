@@ -181,7 +181,7 @@ def test_what_makes_no_plan_is_refused_in_a_sentence(options, words):
 def test_a_model_that_fits_nowhere_says_so():
     done = advisor("plan", "--rl", "grpo", "--model", "qwen3-32b", "--prompts", "1k", "--gpu", "1xl4", expect=3)
     words = " ".join(done.stderr.split())
-    assert re.search(r"does not fit 1 x l4: needs about \d+ GiB, has 2\d", words)
+    assert re.search(r"does not fit 1 x l4: needs about \d+ GiB, and the GPU has 2\d", words)
     count = words.partition("--gpu l4 --gpus ")[2].partition(")")[0]
     advisor("plan", "--rl", "grpo", "--model", "qwen3-32b", "--prompts", "1k", "--gpu", "l4", "--gpus", count, expect=0)
 

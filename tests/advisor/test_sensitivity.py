@@ -71,7 +71,7 @@ def test_settled_work_goes_elsewhere_only_where_it_is_said_to(wishes):
 def test_a_settled_ratio_still_gets_deeper_for_more_money():
     goal = replace(GOAL, ratio=40.0)
     plan, items = said(goal)
-    more = next(item for item in items if item.text.startswith("without spot machines, +$5"))
+    more = next(item for item in items if item.text.startswith("+$5, still without spot machines, would"))
     deeper = answer(replace(goal, budget_usd=25.0), PROFILES, now=NOW).chosen.depth
     assert more.depth == deeper >= plan.chosen.depth
 
@@ -115,7 +115,7 @@ def test_a_cheaper_and_better_run_that_counts_at_its_cautious_end_is_named_with_
     assert passed.offer == few.offer and passed.score < more.chosen.score
     assert passed.cost_usd.value < 0.8 * more.chosen.cost_usd.value
     assert more.chosen.total_seconds.value < passed.total_seconds.value <= 86400
-    assert "; not chosen: nobody has published a run on several a4000, and" in more.search.sensitivity[0]
+    assert "; not chosen, because nobody has published a run on several a4000, and" in more.search.sensitivity[0]
     assert few.search.sensitivity[0].endswith("its range; 8 x a4000 is the choice even so")
 
 

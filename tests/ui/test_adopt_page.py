@@ -89,7 +89,7 @@ def test_too_few_batches_to_know_the_error_are_a_warning_above_the_plan(advisor_
     assert "a command that does more steps" in warning and "more time" not in warning
     save_adopted(advisor_home, replace(whole, bursts=whole.bursts[:1], verdicts=()))
     at = app(adopted="mine", adopt_deadline="60 s").run()
-    assert "Fewer than four batch sizes" in at.warning[0].value and "more time" not in at.warning[0].value
+    assert "fewer than four batch sizes" in at.warning[0].value and "more time" not in at.warning[0].value
     assert "“**Your flags for micro-batch, steps … (if --help does not show them)**” micro" in at.warning[0].value
     save_adopted(advisor_home, whole)
     assert not any("Fewer than four" in one.value for one in app(adopted="mine").run().warning)

@@ -300,7 +300,7 @@ def test_two_calibrations_of_one_device_are_compared(advisor_home):
     assert list(known["Verdict"]) == ["good", "good"] and not at.warning
     newest = judged(load_calibration(recorded[1])).held_out_error
     assert newest.configurations in list(known["Configurations"])  # as many as the chart has points
-    said = f"Good: {100 * newest.coverage:.0f} % of checks fell in their 80 % intervals."
+    said = f"Good: {100 * newest.coverage:.0f} % of the test predictions fell in their 80 % intervals."
     assert said in at.success[0].value.replace("\\", "") and "Plan with it" in [button.label for button in at.button]
     charts = len(at.get("arrow_vega_lite_chart")) + len(at.get("vega_lite_chart"))
     assert charts == 1  # predicted and measured

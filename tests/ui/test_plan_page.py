@@ -303,7 +303,7 @@ def test_a_run_that_looks_better_and_was_passed_over_is_named_with_the_reason(ob
     losses = {f"{row['quality']:.2f}" for row in front_dots(at)}
     # Where all runs have one loss, only cost and time are drawn.
     assert (len(losses) == 1) == (objective != "loss") == (not [c for c in at.button_group if c.label == "Axes"])
-    lines, decides = words(at).replace("\\", "").splitlines(), "at the slowest likely speed it is no better"
+    lines, decides = words(at).replace("\\", "").splitlines(), "at its slowest likely speed it would be no better"
     said = [line for line in lines if decides in line]
     if amount(first) >= 0.99 * amount(plan.chosen):
         assert not said and "whose speed is well known" not in words(at)
@@ -418,10 +418,14 @@ def test_a_fine_tune_whose_amount_is_not_given_is_planned_for_the_usual_one_whic
     assert float(next(m.value for m in at.metric if m.label == "Cost")[1:]) == pytest.approx(2 * spent, rel=0.05)
     # ways on the same GPU: an 8 B model in 16 bits alone takes 15 GiB, and its gradients as much again
     text = words(at)
-    assert re.search(r"^TRL is planned because it trains any model; Unsloth takes [\d.]+ h", text, re.MULTILINE)
+    assert re.search(
+        r"^TRL is planned, because it trains any model. If Unsloth supports this one, it takes [\d.]+ h",
+        text,
+        re.MULTILINE,
+    )
     assert "If Unsloth supports this model · micro-batch" in text
-    assert "**With Unsloth**" in text and "LoRA on 16-bit weights may not fit (chance that it does: 8" in text
-    assert " %), needs about " in text and "Training all weights does not fit: needs" in text
+    assert "**With Unsloth**" in text and "LoRA on 16-bit weights may not fit (8" in text
+    assert " % chance that it fits): needs about " in text and "Training all weights does not fit: needs" in text
     at.checkbox(next(box.key for box in at.checkbox if box.label == "Mine, not rented")).check().run()
     cost = next(m for m in ok(at).metric if m.label == "Cost")
     assert (cost.value, cost.delta) == ("$0.00", "without electricity")
@@ -623,11 +627,11 @@ def test_the_first_change_that_a_refusal_names_is_one_press_away(asked):
 
 def test_what_a_link_asks_for_in_vain_is_said():
     at = ok(app(gpu="h1000", spot="maybe", depth="deep", heads="9999999", frobnicate="1", budget="$20").run())
-    [said] = [w.value.replace("\\", "") for w in at.warning if "names what is not known" in w.value]
+    [said] = [w.value.replace("\\", "") for w in at.warning if "does not know and ignores" in w.value]
     assert all(word in said for word in ("gpu=h1000", "spot=maybe", "depth=deep", "heads=9999999", "frobnicate")), said
     assert "budget" not in said
     ok(at.text_input(key="budget").set_value("$30").run())
-    assert not any("names what is not known" in w.value for w in at.warning)
+    assert not any("does not know and ignores" in w.value for w in at.warning)
 
 
 def test_sliders_return_to_the_run_when_another_one_is_looked_at():
@@ -657,10 +661,10 @@ def test_a_what_if_that_does_not_fit_is_said_and_the_plan_stays(monkeypatch):
 
 def test_a_what_if_that_may_not_fit_says_its_chance_at_the_slider_and_once_moved_as_a_warning():
     at = ok(app(model="llama-3.1-70b", gpu="h100-80gb-sxm", gpus="64", budget="500000", deadline="60 d").run())
-    [chance] = re.findall(r"At 2: may not fit \(chance that it does: (\d+ %)\); [\d.]+ days shorter", words(at))
+    [chance] = re.findall(r"At 2: may not fit \((\d+ %) chance that it fits\); [\d.]+ days shorter", words(at))
     assert not any("not fit" in warning.value for warning in at.warning)
     ok(at.select_slider(key="if_micro_batch").set_value(2).run())
-    unsure = f"May not fit (chance that it does: {chance}), needs about "
+    unsure = f"May not fit ({chance} chance that it fits): needs about "
     assert any(warning.value.startswith(unsure) for warning in at.warning)
 
 
@@ -692,7 +696,7 @@ def test_a_recommended_machine_of_little_known_speed_is_said_to_be_one(objective
         ({"gpu": "p100-16gb-pcie"}, "no price known for P100", "“**Your own prices: 2.50**”"),
         ({"gpu": "cpu", "budget": ""}, "This CPU was never calibrated", "`advisor calibrate --gpu cpu`"),
         ({"data": "/no/such/folder"}, "/no/such/folder", "repare them on the page **Data**"),
-        ({"ratio_counts": "total"}, "names what is not known, which is ignored: ratio", ""),
+        ({"ratio_counts": "total"}, "does not know and ignores: ratio", ""),
     ],
 )
 def test_impossible_goals_are_one_sentence_with_the_way_out(query, message, way_out):

@@ -78,7 +78,7 @@ def test_the_pace_of_a_log_is_that_of_the_run_while_it_is_watched():
 def test_no_forecast_before_a_quarter_of_the_steps():
     losses, schedule, _ = partial("cosine", 24_000, 0.2)
     found = forecast_loss(losses, [schedule])
-    assert found.final_loss is None and found.reason == "a forecast begins at step 7,620"
+    assert found.final_loss is None and found.reason == "no forecast before step 7,620"
 
 
 def test_spikes_in_the_log_do_not_move_the_forecast():
