@@ -96,7 +96,6 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
             raise AdvisorError(message, "leave them out", exit_code=2)
         return _show_for_other_software(goal, store, out)
     seen = origin.seen if origin else None
-    declare.warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     everything = everything or depths is not None or goal.download_bytes_per_second is not None
     shown = everything or json_asked()
     brief = not (shown or measure or out or origin)

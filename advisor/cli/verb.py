@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, read_gpus
+from advisor.hardware.software_support import untried
 from advisor.options import OPTIONS, SHARED, Kind, Option, Section, options_of
 from advisor.report import render
 from advisor.store.disk import read_yaml
@@ -65,12 +66,8 @@ def refused_parallelism(command: Command) -> Command:
 def warn_of_others(keys: Iterable[str]) -> None:
     """Say how reliable the prediction is for each GPU without CUDA."""
     for key in keys:
-        spec = load_gpus().get(key)
-        if spec is not None and not spec.is_cuda:
-            render.remark(
-                f"warning: {key} is no CUDA GPU, and the trainer was never run on one of its kind: "
-                "the prediction assumes software as fast as on CUDA GPUs"
-            )
+        if (spec := load_gpus().get(key)) and not spec.is_cuda:
+            render.remark(f"warning: {untried(spec)}")
 
 
 class NamedPath(click.Path):

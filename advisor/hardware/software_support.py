@@ -15,6 +15,8 @@ from advisor.store.folders import profiles_folder
 
 PRECISIONS = ("bf16", "fp16", "fp32")  # the trainer's precisions, the preferred one first
 
+UNTRIED = "the trainer was never run on"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
@@ -119,6 +121,14 @@ def pytorch_it_needs(spec: GpuSpec) -> str | None:
         return None
     why = f"{default.words}, pip's default, has no kernels for its {spec.compute_capability}"
     return f"{spec.key} needs {found[0].words}: {found[0].install} ({why})"
+
+
+def untried(spec: GpuSpec) -> str:
+    """Say what a prediction for a GPU without CUDA assumes."""
+    return (
+        f"{UNTRIED} {spec.key}, nor on any other GPU without CUDA: the prediction assumes software as fast as on "
+        "CUDA GPUs"
+    )
 
 
 def installed_problem(spec: GpuSpec, version: str) -> str | None:

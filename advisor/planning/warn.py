@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from advisor.hardware.catalog import GPUS_PER_NODE
+from advisor.hardware.software_support import untried
 from advisor.laws.flops import scaling_parameters
 from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, bytes_per_token
 from advisor.planning import recipe
@@ -49,6 +50,8 @@ def warnings(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str
     brief, goal, offer = device.brief, device.brief.goal, chosen.offer
     if not chosen.prediction.plannable:
         yield may_not_fit(chosen.prediction)
+    if device.profile.spec and not device.profile.spec.is_cuda:
+        yield untried(device.profile.spec)
     yield from _work_warnings(brief, chosen)
     if offer.usd_per_hour is None:
         yield f"the cost is unknown ({offer.source}): give --price"

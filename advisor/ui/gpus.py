@@ -20,6 +20,7 @@ from advisor.hardware.here import cards_of, device_key
 from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import cheapest_offer, offers_by_provider, unpriced
 from advisor.hardware.prices import load_prices, price_list
+from advisor.hardware.software_support import wheels_for
 from advisor.options import Goal
 from advisor.planning.command import call, predict_command
 from advisor.planning.goal import Limits
@@ -338,11 +339,11 @@ def _prices(today: datetime.date) -> None:
 
 def _buttons(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
     """Draw what leads on: the plan on these GPUs, and the command and call that give the same numbers."""
-    plannable, more = [one.spec.key for one in chosen if one.spec.is_cuda], dict[str, str]()
+    plannable, more = [one.spec.key for one in chosen if wheels_for(one.spec)], dict[str, str]()
     pressed = st.button(
         "Plan on the best of these" if len(chosen) > 1 else "Plan on this",
         type="primary", icon=":material/arrow_forward:", key="plan-on-these", disabled=not plannable,
-        help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only.",
+        help="Opens the page Plan with this model and these GPUs. It plans on GPUs that PyTorch supports.",
     )  # fmt: skip
     if asked.method != "scratch":
         more = _for_fine_tune(asked)

@@ -13,6 +13,7 @@ import streamlit as st
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.prices import price_list
+from advisor.hardware.software_support import wheels_for
 from advisor.offer import seller_of
 from advisor.options import OPTIONS, Goal, Kind, Option
 from advisor.planning.offers import GPU_COUNTS
@@ -317,5 +318,5 @@ def _folder(column: Any, option: Option, key: str, help: str) -> str:
 
 
 def devices() -> list[str]:
-    """Return the keys of what the trainer runs on: this machine's CPU, and every CUDA GPU of the catalog."""
-    return ["cpu", *(key for key, spec in load_gpus().items() if spec.is_cuda)]
+    """Return the keys of what the trainer runs on: this machine's CPU, and every GPU that PyTorch supports."""
+    return ["cpu", *(key for key, spec in load_gpus().items() if wheels_for(spec))]

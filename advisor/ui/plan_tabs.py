@@ -12,6 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from advisor import units
 from advisor.engines.guards import NO_DATA
+from advisor.hardware.software_support import UNTRIED
 from advisor.options import Goal
 from advisor.planning import curves, explore
 from advisor.planning.goal import Limits
@@ -31,7 +32,7 @@ from advisor.ui.controls import PLAN, as_text, commands, from_address, in_contro
 NONE: Mapping[Quantity, str] = {}
 _POINTS = 1  # after the first, that are shown at once
 THIN = (TOO_SHORT, TOO_LARGE)
-ABOVE = (units.MAY_NOT_FIT, REPEATED, *THIN)  # the beginnings of a warning that stands above
+ABOVE = (units.MAY_NOT_FIT, UNTRIED, REPEATED, *THIN)  # the beginnings of a warning that stands above
 
 
 def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:

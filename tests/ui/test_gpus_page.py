@@ -179,7 +179,7 @@ def test_a_fine_tune_is_planned_for_the_examples_and_the_rank_that_are_asked_for
 
 
 def test_gpus_that_no_plan_can_have_are_not_offered_to_the_plan():
-    at = app(card_model="gpt2", card_method="scratch", cards="mi300x").run()
+    at = app(card_model="gpt2", card_method="scratch", cards="gaudi3").run()
     assert not at.exception and at.button(key="plan-on-these").disabled
 
 

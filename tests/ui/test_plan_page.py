@@ -592,6 +592,13 @@ def test_dots_of_the_front_are_named_and_their_names_do_not_lie_over_each_other(
     assert all(title in titles for title in {"cost, dollars", "time, hours", "validation loss"})
 
 
+def test_a_gpu_without_cuda_is_planned_and_what_that_assumes_stands_above():
+    at = ok(app(gpu="mi300x", budget="$100").run())
+    assert at.warning[0].value.startswith(
+        "The trainer was never run on MI300X 192 GB, nor on any other GPU without CUDA"
+    )
+
+
 def test_what_rests_on_a_doubtful_calibration_is_never_green(advisor_home):
     doubted = Quality(verdict=Verdict.DOUBTFUL, widening=2.3, reason="its held-out intervals held 50%")
     Store(advisor_home).save_calibration(replace(load_calibration(CALIBRATION), quality=doubted))
