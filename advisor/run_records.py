@@ -69,6 +69,10 @@ class RunRow:
     device_key: str | None = None
 
 
+# of the outcomes of one run, the same one as its step time in other words
+SAME_AS_STEP_TIME = ("step_seconds_drift_corrected", "tokens_per_second", "mfu")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoreRow:
     """One row of the ledger: predicted and actual value of one quantity in a finished run."""

@@ -448,7 +448,7 @@ def _parse_with_unit(
     clean = text.strip().lower() if clean is None else clean
     match = re.fullmatch(rf"{_NUMBER}\s*([a-z]*)", clean)
     if re.fullmatch(rf"-\s*{_NUMBER}\s*[a-z]*", clean):
-        raise AdvisorError(f"{text!r} is below zero, which {what} is not", examples, exit_code=2)
+        raise AdvisorError(f"{text!r} is below zero", examples, exit_code=2)
     if not match or match[2] not in factors:
         raise AdvisorError(f"{text!r} is not {what}", examples, exit_code=2)
     value = _plain(match[1]) * factors[match[2]]

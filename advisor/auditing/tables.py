@@ -55,12 +55,26 @@ _OTHER_FIELDS = {
     "parameters": "parameters",
 }  # of a setup, by their claims' forms
 _NEEDS = {  # of a claim that its own table does not check: what the table would have to state
-    "mfu": "its check needs depth, width, the GPU and tokens per second",
+    "mfu": "its check needs parameters, the GPU, how many there are, and tokens per second",
     "time": "its check needs tokens and tokens per second",
     "usd": "its check needs a time and a price per GPU-hour",
     "tokens": "its check needs steps, and their tokens or the batch of all GPUs and the length",
 }
 _BATCH = re.compile(r"(?P<all>(?:global|total|effective) )?batch(?: size)?", re.IGNORECASE)
+_NOT_DENSE = re.compile(r"(?i)\bmoe\b|expert|active|\d ?[x×] ?\d+ ?b\b|-a\d+b|lora|adapter|infer|serving|generat|decod")
+_IN_SENTENCE = (  # name of a line, dimension of its number, the words after the number
+    ("parameters", "count", r"(?i)[- ]?(?:dense )?(?:param|model)"),
+    ("tokens", "count", r"(?i) ?tok(?:en)?s?\b(?! ?(?:/|per|a) ?s)"),
+    ("steps", "count", r"(?i) ?steps\b"),
+    ("GPUs", "count", r"(?i) ?gpus?\b"),
+    ("tokens per second", "rate", ""),
+    ("duration", "seconds", ""),
+    ("GPU-hours", "gpu_hours", ""),
+    ("cost", "usd", ""),
+    ("price per GPU-hour", "usd_per_hour", ""),
+    ("MFU", "fraction", r"(?i) ?(?:mfu|model flops? util)"),
+)
+_COUNTED_GPUS = re.compile(r"\b(?:(\d{1,5}) ?[x×]? )?((?:RTX |GTX |rtx |gtx )?[A-Za-z]{0,3}\d{2,4}[A-Za-z]{0,2})\b")
 _GPU_NAMES = ("hardware", "gpu", "gpus", "accelerators")
 
 
@@ -128,6 +142,20 @@ def declared(path: Path) -> dict[str, Any]:
     return {name: part for name, part in card.items() if part}
 
 
+def lines_of_sentences(text: str) -> str:
+    """Return the figures of sentences as lines "name: value", for their writer to correct: each name that has one."""
+    found: dict[str, set[str]] = {}
+    for figure in figures(text):
+        after, of = text[figure.end :], figure.quantity.dimension
+        name = next((name for name, kind, words in _IN_SENTENCE if kind == of and re.match(words, after)), None)
+        if name is not None:
+            found.setdefault(name, set()).add(text[figure.start : figure.end].strip())
+    for count, name in _COUNTED_GPUS.findall(text):
+        with suppress(AdvisorError):
+            found.setdefault("GPU", set()).add(f"{count or 1} x {read_gpus(name, counted=False).key}")
+    return "\n".join(f"{name}: {values.pop()}" for name, values in found.items() if len(values) == 1)
+
+
 def _lists(pairs: Sequence[Pair]) -> list[list[tuple[str, str, int]]]:
     """Return the "name: value" lines that follow each other and together make a claim, as rows of a table."""
     groups: list[list[tuple[str, str, int]]] = []
@@ -167,6 +195,13 @@ def _counts_all_gpus(run: dict[str, Any], sizes: dict[str, float]) -> bool:
     if run.get("gpus", 1) < 2 or not {"time", "price", "usd"} <= sizes.keys():
         return False
     return math.isclose(sizes["time"] / HOUR * sizes["price"], sizes["usd"], rel_tol=0.02)
+
+
+def _is_dense_training(run: dict[str, Any], known: dict[str, str], stated: Sequence[tuple[str, str, int]]) -> bool:
+    """Return whether numbers are of the training of all weights of a dense model on a known number of known GPUs."""
+    words = " ".join(f"{name} {text}" for name, text, _ in stated)
+    whole = {"parameters", "rate"} <= known.keys() and bool({"tokens", "mfu"} & known.keys())
+    return whole and {"gpu", "gpus"} <= run.keys() and _NOT_DENSE.search(words) is None
 
 
 def _is_known(name: str) -> bool:
@@ -222,6 +257,10 @@ def _claims(
         "usd": (("time",), {"time", "price"} <= known.keys() and not counts_all),
         "mfu": ((), shaped and "gpu" in run and "rate" in known),
     }
+    if not shaped and _is_dense_training(run, known, stated):  # 6 FLOPs for each parameter and token, attention aside
+        known |= {"gpu": run["gpu"], "gpus": f"{run['gpus']}"}
+        that = "mfu" if "mfu" in known else "rate"
+        checks[that] = (("parameters", "gpu", "gpus", *(["rate"] if that == "mfu" else [])), True)
     claims: list[dict[str, Any]] = []
     unplaced: list[str] = []
     for that, (text, words, line) in values.items():

@@ -14,7 +14,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.findings.detectors.machine import DISTURBED
 from advisor.records import Plan
-from advisor.run_records import ScoreRow
+from advisor.run_records import SAME_AS_STEP_TIME, ScoreRow
 from advisor.store.run_folder import read_run_plan
 from advisor.store.store import Store
 from advisor.units import format_percent
@@ -101,7 +101,8 @@ def coverages(scores: Sequence[ScoreRow]) -> list[LedgerCoverage]:
     far = []  # distance of each outcome from its prediction, in standard deviations
     for row in scores:
         low, value, high = row.predicted.low, row.predicted.value, row.predicted.high
-        if 0 < low < high and value > 0 and row.actual > 0 and not row.set_aside:
+        counts = not row.set_aside and row.quantity not in SAME_AS_STEP_TIME
+        if counts and 0 < low < high and value > 0 and row.actual > 0:
             deviation = math.log(high / low) / (2 * _NORMAL.inv_cdf(0.9))
             far.append(abs(math.log(row.actual / value)) / deviation)
     if len(far) < FEWEST_FOR_COVERAGE:

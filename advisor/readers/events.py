@@ -165,12 +165,15 @@ class _Scan:
     read_line: Callable[..., Said | None]
     found: dict[str, list[tuple[Said, int]]] = field(default_factory=dict)  # by kind, with their line numbers
     open: list[_Open] = field(default_factory=list)
+    ended: Raised | None = None  # what the traceback before said
 
     def read(self, line: bytes, number: int, before: bytes) -> None:
         """Read one line that holds a searched text; `before` is the text before it."""
         if (begin := line.find(START)) >= 0 and b"print" not in line:
             if (said := self.read_line(line[:begin].decode("utf-8", "replace"))) is not None:
                 self._add(said, number)  # `^CTraceback`
+            if self.ended and _announces(self.ended, before) and (found := self.found.get("exception")):
+                found.pop()  # its message goes on with the traceback of its reason
             harmless = _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]) is not None
             counted = _counted_by_bar(before + line[:begin])
             alike = [opened for opened in self.open if opened.traceback.prefix == line[:begin]]
@@ -217,7 +220,7 @@ class _Scan:
 
     def close(self, opened: _Open, *, torn: bool = False) -> None:
         """Add what a traceback says; `torn`: the log ends within it."""
-        raised = opened.traceback.raised
+        raised = self.ended = opened.traceback.raised
         if opened.harmless:
             return
         if raised is not None:
@@ -245,6 +248,12 @@ class _Scan:
         if said is None or said.kind not in CAUSES and said.kind not in CONSEQUENCES:
             return Said(kind="exception", text=text, numbers={})
         return replace(said, text=text)
+
+
+def _announces(raised: Raised, before: bytes) -> bool:
+    """Return whether the text before a traceback ends with an exception whose message says what follows: "…:"."""
+    last = before.rstrip()[-60:]
+    return last.endswith(b":") and raised.message[-60:].encode().endswith(last.rpartition(b"\n")[2][-40:])
 
 
 @dataclass(frozen=True, kw_only=True)

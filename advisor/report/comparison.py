@@ -19,7 +19,7 @@ from advisor.report.plan import BASIS, PARTS, WHAT
 from advisor.report.quantities import INTERVAL, LOSS, STEP_TIME, TIME, Quantity, setting_value
 from advisor.report.render import to_plain
 from advisor.report.table import Table, on_console
-from advisor.run_records import ScoreRow
+from advisor.run_records import SAME_AS_STEP_TIME, ScoreRow
 from advisor.units import HOUR
 from advisor.workflows.compare import Reviewed
 from advisor.workflows.diff import SettingsDiff
@@ -114,8 +114,13 @@ def largest_causes(scored: ScoredRun) -> str:
 
 def inside(scored: ScoredRun) -> str | None:
     """Says how many predictions held. Returns None if nothing was both predicted and measured."""
-    judged = [score.inside_interval for score in shown_scores(scored) if score.inside_interval is not None]
-    text = f"{sum(judged)} of {len(judged)} predictions came true: the actual value lies inside the 80 % interval."
+    shown = [score for score in shown_scores(scored) if score.quantity not in SAME_AS_STEP_TIME]
+    judged = [score.inside_interval for score in shown if score.inside_interval is not None]
+    text = f"{sum(judged)} of {len(judged)} predictions came true: the actual value lies inside the 80 % interval"
+    text += " (step time, throughput and MFU count once)."
+    if scored.cut_short and scored.steps and scored.steps_planned:
+        done = units.format_percent(scored.steps / scored.steps_planned)
+        text += f" The time and cost of {done} of the steps cannot be judged."
     text += (
         " Speeds are those of the median step, which other programs slow less than the mean."
         if scored.disturbed_share >= REPORTED
@@ -224,7 +229,13 @@ def _cause(scored: ScoredRun, score: Score) -> str:
         not_named = [cause for cause in scored.causes if cause not in largest and cause.name != "steps not run"]
         rest = Cause(name="the rest", seconds=sum(cause.seconds for cause in not_named), note="")
         named = [*largest, *([rest] if abs(rest.seconds) >= _least_seen(scored) else [])]
-        return ", ".join(f"{_named(cause)} {units.format_seconds.change(cause.seconds)}" for cause in named)
+        # with the time that other programs took left out, steps may be faster although the median step is slower
+        otherwise = " otherwise" if any(cause.name == "other programs" for cause in largest) else ""
+        return ", ".join(
+            f"{_named(cause)}{otherwise if cause.name == 'steps slower' else ''} "
+            f"{units.format_seconds.change(cause.seconds)}"
+            for cause in named
+        )
     return _cause_of_step(scored, score.error or 0.0) if score.quantity == "step_seconds" else ""
 
 

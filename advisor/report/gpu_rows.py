@@ -129,9 +129,8 @@ def fits_words(row: CardRow) -> str:
     if row.prediction is None:
         if row.needs is None:
             return f"Unknown on the {row.spec.product}: {row.problem}"
-        if (over := row.needs.value - row.spec.memory_bytes) > 0:
-            takes, more = units.format_bytes(row.needs.value), units.format_bytes(over)
-            return f"No: it takes {takes}, {more} more than the {has} available"
+        if row.needs.value > row.spec.memory_bytes:
+            return f"No: it takes {units.format_bytes(row.needs.value)}, and {has} are available"
         return f"Perhaps: it takes {_span(row.needs)} of {has}, and 3 % must stay free"
     tight = row.needs is not None and row.needs.high > TIGHT * row.spec.memory_bytes
     return f"Yes{', probably' if tight else ''}: {_span(row.needs)} of {has}"

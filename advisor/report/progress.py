@@ -65,7 +65,8 @@ def left_words(progress: Progress) -> str | None:
     words = f"stops at its limit in {units.format_seconds(progress.guard_seconds_left)}"
     if not progress.step_seconds or progress.guard_seconds_left is None:
         return words
-    reached = min(progress.steps, progress.step + int(progress.guard_seconds_left / progress.step_seconds))
+    share = progress.guard_seconds_left / progress.eta_seconds.value  # of what is left, evaluations too
+    reached = progress.step + round((progress.steps - progress.step) * share)
     return f"{words}, about step {units.format_count(reached)} of {units.format_count(progress.steps)}"
 
 

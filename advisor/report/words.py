@@ -193,7 +193,7 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
             f"{place.gpus} x {place.name}",
             _estimated_hours(place.whole_hours) if place.whole_hours else "-",
             units.format_estimate(place.whole_usd, units.format_usd) if place.whole_usd else "-",
-            place.note or ("fits" if place.fits else ""),
+            place.note or ("fits" if place.fits else units.MAY_NOT_FIT),
         )
         for place in analysis.forecast.elsewhere
         if place.fits is not False

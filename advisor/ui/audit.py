@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from advisor.auditing.audit import Audit
-from advisor.auditing.tables import declared
+from advisor.auditing.tables import declared, lines_of_sentences
 from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
 from advisor.report import audit as words
@@ -39,8 +39,8 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. Its sentences "
-            "are not read here: for them, a prompt for your own AI assistant is made.",
+            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. The figures of a "
+            "sentence become lines that you correct, or a prompt for your own AI assistant.",
             icon=":material/lightbulb:",
         )
         return
@@ -55,6 +55,19 @@ def _verdict(name: str, judged: Audit | None, card: str | None) -> None:
     """Draw the verdict, and the claims by their rulings. `judged` is None if only an assistant can read the text."""
     if judged is None:
         st.info(f"{_NOTHING}.", icon=":material/forum:")
+        text = st.session_state.get("audit-text") or ""
+        if figures := lines_of_sentences(text):
+            left, right = st.columns((3, 2), vertical_alignment="center")
+            left.code(figures, language=None)
+            about = "They replace the text above, where you can correct them and add what is missing."
+            right.button(
+                "Check these lines",
+                key="audit-lines",
+                icon=":material/rule:",
+                help=about,
+                on_click=_take,
+                args=(figures,),
+            )
         return
     stem = Path(name).stem
     with st.container(border=True):
@@ -91,6 +104,10 @@ def _verdict(name: str, judged: Audit | None, card: str | None) -> None:
         is_open = not judged.judged and title in (words.ASSUMED, words.UNPLACED)
         with st.expander(f"{title} ({len(lines)})", expanded=is_open):
             st.markdown("\n".join(f"- {escaped(line)}" for line in lines))
+
+
+def _take(lines: str) -> None:
+    st.session_state["audit-text"] = lines
 
 
 def _source() -> tuple[str, bytes] | None:

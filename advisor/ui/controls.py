@@ -79,7 +79,7 @@ def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str],
         words, end = match[0], match.end()
         option, _, rest = words.partition(" ")
         if words.startswith("`"):
-            done.append(words)
+            done.append("the page **What fits**" if words == "`advisor gpus`" else words)
         elif words.startswith("“"):
             done.append(literal(words))
         elif not words.startswith("-"):
@@ -96,7 +96,7 @@ def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str],
 
 def error_words(error: AdvisorError, controls: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return an error's message and hint in two lines of Markdown."""
-    return "  \n".join(in_controls(capital(text), controls) for text in (error.message, error.hint) if text)
+    return "  \n".join(capital(in_controls(text, controls)) for text in (error.message, error.hint) if text)
 
 
 def distinct(titles: Mapping[str, str]) -> dict[str, str]:

@@ -191,7 +191,7 @@ def findings(folder: Path, over: bool) -> None:
         st.markdown(f"Training loss at the end: {final}")
     shown = [finding for finding in analysis.findings if finding.code not in _SAID_ABOVE]
     if not shown and not analysis.forecast.steps_done:
-        st.info("Nothing to judge: no step has ended.", icon=":material/hourglass_empty:")
+        st.info(f"Nothing found yet: the run is judged every {JUDGE_SECONDS:.0f} s.", icon=":material/hourglass_empty:")
     elif not shown:
         said = "Nothing wrong was found" if over else "Nothing wrong so far"
         looked = coverage(analysis.case, analysis.insufficient)

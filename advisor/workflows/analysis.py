@@ -361,10 +361,15 @@ def _ending(case: Case, *, reasoned: bool, broken_from: float | None = None) -> 
     only_why = run.status is Status.NO_END and why and not far and not losses
     sentences = [several] if only_why else [f"{named} {f'{verb} {far}' if far else without}{losses}"]
     sentences += [shortened(why[0].upper() + why[1:], 200)] if why and not reasoned else []
-    if run.status in _CUT_OFF and has_words(run):
+    if _says_checkpoint(run):
         saved = last_checkpoint(case)
         sentences.append(f"The last checkpoint is of step {saved:,g}" if saved else "No checkpoint is recorded")
     return " ".join(one if one.endswith((".", "…")) else f"{one}." for one in sentences if one)
+
+
+def _says_checkpoint(run: RunTable) -> bool:
+    """Returns True if a run ended before its time and its log has words, so that it would state a checkpoint."""
+    return run.status in _CUT_OFF and has_words(run)
 
 
 def _losses(run: RunTable, broken_from: float | None) -> str:
@@ -488,8 +493,11 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
         avoidable, later = (f", of which {saved} avoidable", "") if over else ("", f"; the change saves {saved}")
     rest = "" if usd is not None else "; price unknown"
     if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
-        rest += f"; the rest would take {units.format_centre(outlook.rest_hours.scaled(3600), units.format_seconds)}"
-        rest += f", {units.format_centre(outlook.rest_usd, units.format_usd)}" if outlook.rest_usd else ""
+        said, takes, costs = "the rest would take", outlook.rest_hours, outlook.rest_usd
+        if _says_checkpoint(case.run) and not last_checkpoint(case) and outlook.total_hours is not None:
+            said, takes, costs = "starting anew would take", outlook.total_hours, outlook.total_usd
+        rest += f"; {said} {units.format_centre(takes.scaled(3600), units.format_seconds)}"
+        rest += f", {units.format_centre(costs, units.format_usd)}" if costs else ""
     return cost + avoidable + speed + rest + later
 
 

@@ -14,8 +14,9 @@ from advisor.auditing.audit import Audit, audit
 from advisor.auditing.card import SCHEMA, Card, CardSetup
 from advisor.auditing.gate import gated
 from advisor.auditing.load import card_from_dict, load_card
+from advisor.auditing.markdown_text import has_prose
 from advisor.auditing.schema import card_schema, examples, prompt
-from advisor.auditing.tables import declared
+from advisor.auditing.tables import declared, lines_of_sentences
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
@@ -104,9 +105,12 @@ def _read(path: Path, reader: Reader | None, answer: str | None) -> dict[str, An
     stated, how = declared(path), HOW_TO_READ.format(name=path.name)
     if not stated:
         message = f"{path} has sentences, and no table or line with a figure that can be checked"
-        raise AdvisorError(message, f"write its figures as {AS_LINES}; or {how}")
-    unplaced = [*stated.pop("unplaced", ()), f"{IN_SENTENCES}: {how}"]
-    return {**head, "run": {}, "claims": [], **stated, "unplaced": unplaced}
+        drawn = lines_of_sentences(text).replace("\n", "”, “")
+        shown = f"lines, as “{drawn}”" if drawn else AS_LINES
+        raise AdvisorError(message, f"write its figures as {shown}; or {how}")
+    if has_prose(text):
+        stated["unplaced"] = [*stated.get("unplaced", ()), f"{IN_SENTENCES}: {how}"]
+    return {**head, "run": {}, "claims": [], **stated}
 
 
 def _text(path: Path) -> str:

@@ -176,7 +176,9 @@ def goal_from(typed: Options) -> Goal:
     elsewhere = [f"--{name} {given[name]}" for name in ("rl", "finetune", "layout") if name in given]
     elsewhere += [f"--software {software}"] if software is not None else []
     if elsewhere and "cpu" in named:
-        hint = "name a GPU, or compare all: --gpu any"
+        hint = (
+            "leave --gpu out: --own names the machines" if "own" in given else "name a GPU, or compare all: --gpu any"
+        )
         raise AdvisorError(f"{elsewhere[0]}: published runs are on GPUs, not on a CPU", hint, exit_code=2)
     if "provider" in given:
         given["provider"] = read_providers(given["provider"])

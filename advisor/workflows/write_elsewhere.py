@@ -32,6 +32,7 @@ _BETA = 0.1
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _TORCHTITAN = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 _SAME = {"nemo": "megatron"}  # software that takes the arguments of another
+_WEIGHTS = "WEIGHTS"  # stands for the folder of published weights, converted for the software
 _STALL_SECONDS = 5.0  # of one asynchronous checkpoint of a large run; sets only the interval
 
 
@@ -110,10 +111,11 @@ def write_elsewhere(plan: Plan, path: Path) -> Written:
     text, command = _text(row, fields, missing)
     write_atomic(path, text)
     blanks = tuple(word for word in ("DATA.jsonl", "DATA") if word in text)[:1]
-    blanks += (JUDGING_FUNCTION,) if JUDGING_FUNCTION in text else ()
+    blanks += tuple(word for word in (_WEIGHTS, JUDGING_FUNCTION) if word in text)
     return Written(
         path=path, software=name.removesuffix("-rl"), command=command, to_fill_in=blanks, missing=missing,
-        install=row.get("install", ""), data=row.get("data", {}).get(plan.goal.stage or "sft", ""),
+        install=row.get("install", ""), data=row.get("data", {}).get(plan.goal.stage or "sft", "")
+        or row.get("loads_weights", "") * (_WEIGHTS in text),
     )  # fmt: skip
 
 
@@ -131,13 +133,11 @@ def _kind(plan: Plan) -> str:
 def _formats(plan: Plan) -> list[str]:
     """Return the rows of exports.yaml that can say the plan's software, the requested one first."""
     kind = _kind(plan)
-    if kind == "layouts" and plan.goal.finetune is not None:
-        hint = "start from the published weights in the layout above"
-        raise AdvisorError("no start file is written for a fine-tune over layouts", hint, exit_code=2)
+    tuned = kind == "layouts" and plan.goal.finetune is not None
     requested = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
     if kind == "rl":
         requested = f"{requested}-rl"
-    known = [key for key, row in _exports().items() if row["for"] == kind]
+    known = [key for key, row in _exports().items() if row["for"] == kind and (not tuned or row.get("loads_weights"))]
     able = [name for name in (requested, _SAME.get(requested)) if name in known]
     if not able:
         message = f"no file is written for {requested} from here"
@@ -245,7 +245,9 @@ def layout_fields(plan: Plan, architecture: NamedModel) -> dict[str, Any]:
     steps = math.ceil(plan.chosen.tokens / work.step_tokens)
     full, recomputed = cut.sharding == "full", recompute != "none"
     piece = -(-model.layers // (cut.pipeline * cut.virtual))
+    tuned = plan.goal.finetune is not None
     rate = deepseek_rate(plan.prediction.flops_per_token, plan.chosen.tokens)  # compute as `scale_flops` counts it
+    rate = _RATES[plan.goal.stage or "sft", False] if tuned else rate
     every = checkpoint_interval_seconds(_STALL_SECONDS, between_failures(cut.gpus).value)
     dense = model.layers - model.expert_layers
     mixed = [0] * dense + [1] * model.expert_layers
@@ -253,6 +255,8 @@ def layout_fields(plan: Plan, architecture: NamedModel) -> dict[str, Any]:
     pieces = {} if latent is None else dict(zip(("queries", "keys", "rotary", "plain", "values"), latent, strict=True))
     found = {
         "hub": architecture.source.removeprefix(HUB),
+        "tuned": tuned,
+        "weights": _WEIGHTS if tuned else None,
         **machines(cut.gpus),
         **{name: getattr(model, name) for name in ("layers", "width", "heads", "gated")},
         **{name: getattr(cut, name) for name in ("tensor", "sequence", "pipeline", "context", "gpus")},

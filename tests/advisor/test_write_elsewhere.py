@@ -124,6 +124,19 @@ def test_megatron_gets_the_layout_that_was_chosen(call, tmp_path: Path):
     assert "bash run.sh" in said
 
 
+def test_megatron_fine_tunes_all_weights_from_the_published_ones(call, tmp_path: Path):
+    words = "--model mixtral-8x7b --finetune full --examples 10k --epochs 3 --gpu h100-80gb-sxm --gpus 16"
+    text, plan, said = written(call, tmp_path, words, "tune.sh")
+    found, run = options(text), plan["chosen"]["prediction"]["workload"]
+    assert found["load"] == "WEIGHTS" and found["finetune"] and float(found["lr"]) == 2e-5
+    assert int(found["expert-model-parallel-size"]) == run["layout"]["expert"]
+    # 10,000 examples of 1,024 tokens, three times
+    assert int(found["train-iters"]) == 30_000 // int(found["global-batch-size"])
+    assert "in place of DATA and WEIGHTS (WEIGHTS: the published weights, converted with Megatron Bridge)" in said
+    code, _, refused = call("plan", *f"{words} --software torchtitan --out {tmp_path / 'other.py'}".split())
+    assert code == 2 and "no file is written for torchtitan" in refused
+
+
 @pytest.mark.parametrize(
     ("model", "base", "norm", "bias"),
     [

@@ -51,6 +51,19 @@ def test_a_pasted_plan_is_judged_as_the_command_judges_it(advisor_home, tmp_path
     assert len(at.get("download_button")) == 2
 
 
+def test_a_sentence_is_checked_once_its_figures_are_lines(advisor_home):
+    """2e12 tokens at 400,000 a second take 57.9 days."""
+    at = app().run()
+    sentence = (
+        "We train a 7B model on 2 T tokens at 400,000 tok/s, done in 10 days on 8 H100 for $3,456 at $1.80 an hour."
+    )
+    at.text_area(key="audit-text").set_value(sentence).run()
+    at.button(key="audit-lines").click().run()
+    lines = at.text_area(key="audit-text").value.splitlines()
+    assert {"parameters: 7B", "tokens: 2 T", "duration: 10 days", "cost: $3,456", "GPU: 8 x h100-80gb-sxm"} <= {*lines}
+    assert not at.exception and "57.9 days, not 10 days" in words(at)
+
+
 def test_the_example_in_the_empty_field_can_be_checked_without_an_assistant(advisor_home):
     """38 days of 8 GPUs at $1.80 an hour are 38 * 24 * 8 * 1.80 = $13,133; 1e11 / 30,000 / 86,400 = 38.6 days."""
     at = app().run()
@@ -78,7 +91,7 @@ def test_sentences_alone_wait_for_an_assistant():
     at = app().run()
     at.text_area(key="audit-text").set_value("At $2.50 per GPU-hour the run costs $384,000.").run()
     assert not at.exception and not at.error and "or have an assistant read it" in at.info[0].value
-    assert "1: At $2.50 per GPU-hour" in at.code[0].value
+    assert "1: At $2.50 per GPU-hour" in at.code[-1].value
 
 
 def test_lines_of_names_and_values_are_checked_as_a_table_is(advisor_home):

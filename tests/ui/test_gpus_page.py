@@ -111,7 +111,7 @@ def test_what_does_not_fit_stays_in_the_list_with_by_how_much():
     at = app(card_model="llama-3-8b", card_method="full", cards="rtx-4090").run()
     assert not at.exception and not at.error
     [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
-    assert said.startswith("## RTX 4090 24 GB. No: it takes ") and said.endswith(" more than the 24 GiB available")
+    assert said.startswith("## RTX 4090 24 GB. No: it takes ") and said.endswith(", and 24 GiB are available")
     listed = at.dataframe[0].value.set_index("GPU")
     row = listed.loc["RTX 4090 24 GB"]
     assert row["Fits"] == "no" and row["Free"] < -24

@@ -117,6 +117,8 @@ def detect_exception(case: Case) -> Verdict:
         later = run.status is Status.COMPLETED and len(failed) > 0 and not _last(case, "nccl_timeout")
         return finding("later_failure", evidence=failed[-3:]) if later else unsaid(case, "crashed")
     event = _last(case, "exception", "disk_full", "nccl_error", "child_failed", "data_worker")
+    if event is not None and event.kind == "exception":  # the first is the cause, as in the status
+        event = next((e for e in run.events if e.kind == "exception" and e.text in run.status_reason), event)
     event, row = _last(case, "data_worker") or event, "crashed"
     title = f"The run crashed{_where(case)}"
     actions = f"mend what the message names and {'resume from the newest checkpoint' if len(run) else 'start again'}"
@@ -133,8 +135,25 @@ def detect_exception(case: Case) -> Verdict:
         row, known, title = "disk_full", {}, f"The disk was full{_where(case)}"
     elif event is not None and event.text.startswith("StopIteration"):
         row, known, title = "data_ended", {}, f"The data ended{_where(case)}, before the steps did"
+    elif event is not None and (mend := next((row for sign, row in _MENDS if sign.search(event.text)), "")):
+        row, known = mend, {}
     return finding("crashed", text=row, title=title, evidence=_evidence(case, event), **known)
 
+
+# what a message shows to be wrong, and the row that says how to mend it
+_MENDS = tuple(
+    (re.compile(sign), row)
+    for sign, row in (
+        (r"undefined symbol", "built_for_another_torch"),
+        (r"\bNo module named\b", "module_missing"),
+        (
+            r"no kernel image is available|CUDA driver version is insufficient|driver on your system is too old",
+            "driver_or_build",
+        ),
+        (r"^FileNotFoundError\b|No such file or directory", "file_missing"),
+        (r"^PermissionError\b|Permission denied", "not_permitted"),
+    )
+)
 
 # who says that memory ran out knows whose: of the job, of the container, or else of the machine
 _LIMITS = (

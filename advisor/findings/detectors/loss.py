@@ -38,6 +38,7 @@ _OUT_OF_BAND = 3.5  # standard deviations of a row: a row so far above the rows 
 _FEWEST_BEFORE_RISE = 8  # rows before the loss broke
 _LEAST_NOISE = 0.005  # of the loss, if rows are rounded or averaged
 _LASTING_EVALUATIONS = 2  # in a row, at the end; a single one may be a batch without a target
+_UNTRAINED = 10  # steps: a loss that is NaN in the first row, no later, was broken before training
 _LOST_TO_JUMP = 0.5  # of the fall: a warm restart that undoes more breaks the run
 
 
@@ -236,6 +237,7 @@ def detect_loss_not_finite(case: Case) -> Verdict:
         return None  # not computed yet, as before an agent learns: first no number, then always one
     first = int(np.flatnonzero(bad)[0])
     start, last = float(place[first]), float(place[order[-1]])
+    untrained = start <= _UNTRAINED and not (printed & ~bad)[:first].any()
     losses = Curve(step=place[printed], value=place[printed])
     stays = run_to_end >= min(3, len(order)) or bool(bad[order].all())
     turning = _turning(case, start) if stays else None
@@ -254,8 +256,8 @@ def detect_loss_not_finite(case: Case) -> Verdict:
             f"step {turning[0]:,g} was the last good one" if turning else "",
             *_before(case, rows, place, first),
         ),
-        causes=_not_finite_causes(case, first, zeros) if stays else texts()["loss_not_finite_at_times"]["causes"],
-        actions=_not_finite_actions(case, losses, turning[1] if turning else start, first, zeros)
+        causes=_not_finite_causes(case, untrained, zeros) if stays else texts()["loss_not_finite_at_times"]["causes"],
+        actions=_not_finite_actions(case, losses, turning[1] if turning else start, untrained, zeros)
         if stays
         else texts()["loss_not_finite_at_times"]["actions"],
         saved=cost_of_steps(case, (stake_steps(case) or last) - start) if stays else (None, None),
@@ -290,14 +292,15 @@ def _told_by_program(case: Case) -> Verdict:
         return None
     step = told[-1].step
     losses = curve(case.run, "loss")
+    never = not len(losses) and (step or 0.0) <= _UNTRAINED
     return finding(
         "loss_not_finite",
         severity="error",
         title="The program found numbers that are not finite and ended"
         + (f" after step {step:g}" if step is not None else ""),
         evidence=seen(told[-1].text, step, step),
-        causes=_not_finite_causes(case, len(losses)),
-        actions=_not_finite_actions(case, losses, step or 0.0, len(losses), zeros=False),
+        causes=_not_finite_causes(case, never),
+        actions=_not_finite_actions(case, losses, step or 0.0, never, zeros=False),
         threshold="stated in the log",
     )
 
@@ -351,27 +354,27 @@ def _in_fp16(case: Case) -> bool:
     return used == "fp16" or (used is None and _without_bf16(case))
 
 
-def _not_finite_causes(case: Case, first: int, zeros: bool = False) -> tuple[str, ...]:
-    """Return the causes of a loss that broke at row `first` and never came back.
+def _not_finite_causes(case: Case, never: bool, zeros: bool = False) -> tuple[str, ...]:
+    """Return the causes of a loss that never came back, or that was `never` finite although training had just begun.
 
     `zeros`: printed as 0, as the trainers do that are most often run in fp16.
     """
-    names = ("loss_never_finite", "half_never_finite") if first == 0 else ("loss_not_finite", "half_overflows")
+    names = ("loss_never_finite", "half_never_finite") if never else ("loss_not_finite", "half_overflows")
     own, likely = (texts()[name]["causes"] for name in names)
     if zeros or _in_fp16(case):
         return (*likely, *own)
     return own if precision(case) == "bf16" else (*own, *likely)
 
 
-def _not_finite_actions(case: Case, losses: Curve, step: float, first: int, zeros: bool) -> tuple[str, ...]:
+def _not_finite_actions(case: Case, losses: Curve, step: float, never: bool, zeros: bool) -> tuple[str, ...]:
     """Return what to do about a loss that broke at a step and never came back, in the order of what helps.
 
-    `zeros` is as in `_not_finite_causes`.
+    `never` and `zeros` are as in `_not_finite_causes`.
     """
-    anew = "start anew" if first == 0 else _from_checkpoint(case, losses, step)
+    anew = "start anew" if never else _from_checkpoint(case, losses, step)
     stop = "stop at the first loss that is not finite and keep the checkpoint before it"
     slower = f"{anew} with half the learning rate and gradients clipped at 1.0"
     if not (zeros or _in_fp16(case)):
-        return slower, stop
+        return tuple(texts()["loss_never_finite"]["actions"]) if never else (slower, stop)
     wider = "in fp32: this GPU has no bf16" if _without_bf16(case) else texts()["half_never_finite"]["actions"][0]
-    return (f"{anew} {wider}", stop) if first == 0 else (f"{anew} {wider}", slower, stop)
+    return (f"{anew} {wider}", *texts()["loss_never_finite"]["actions"]) if never else (f"{anew} {wider}", slower, stop)
