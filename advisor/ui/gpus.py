@@ -176,8 +176,8 @@ def _question() -> FitQuestion | None:
             pressed = st.button(PLAN_LAYOUT, type="primary", icon=":material/account_tree:")
             more = {"layout": "any"} if method == "scratch" else _for_fine_tune(asked)
         if pressed:
-            limits = {"budget": "", "deadline": ""}  # none was stated here
-            go("plan", {"model": model.name, "gpu": keys or ["h100-80gb-sxm"], **limits, **more})
+            more |= {"budget": "", "deadline": ""} | ({"gpus": str(gpus)} if gpus > 1 else {})  # no limits were stated
+            go("plan", {"model": model.name, "gpu": keys or ["h100-80gb-sxm"], **more})
         return None
     if model.differs:
         st.caption(escaped(f"{model.stand_in}."))

@@ -392,7 +392,7 @@ def test_a_fine_tune_is_of_least_cost_or_time_and_never_of_least_loss():
     at.selectbox(key="finetune").set_value("qlora").run()
     ok(at.text_input(key="examples").set_value("10k").run())
     lit = at.button_group(key="objective")
-    assert [option.content for option in lit.proto.options] == ["cost and days", "cost", "time"]
+    assert [option.content for option in lit.proto.options] == ["both", "cost", "time"]
     assert lit.value == "loss" == said_command(at, out=False).objective  # what is used is shown
     lit.set_value("time")
     assert said_command(ok(at.run()), out=False).objective == "time"
