@@ -80,16 +80,6 @@ def parts(text: str) -> Iterator[MarkdownTable | Pair]:
         at += 1
 
 
-def has_prose(text: str) -> bool:
-    """Return whether a line with a number stands outside tables, "name: value" lines and headings."""
-    read: set[int] = set()
-    for part in parts(text):
-        read |= {*range(part.line, part.line + (len(part.rows) + 2 if isinstance(part, MarkdownTable) else 1))}
-    lines = text.replace("\r\n", "\n").split("\n")[:_MOST_LINES]
-    others = (line for number, line in enumerate(lines, 1) if number not in read and not line.startswith(("#", "```")))
-    return any(re.search(r"\d", line) for line in others)
-
-
 def _table_at(lines: list[str], at: int, heading: str, fenced: bool) -> tuple[MarkdownTable, int] | None:
     """Return the table that begins at a line, and the line after it."""
     piped = lines[at].count("|") >= 1 and at + 1 < len(lines) and _is_rule(lines[at + 1])

@@ -61,7 +61,14 @@ _NEEDS = {  # of a claim that its own table does not check: what the table would
     "tokens": "its check needs steps, and their tokens or the batch of all GPUs and the length",
 }
 _BATCH = re.compile(r"(?P<all>(?:global|total|effective) )?batch(?: size)?", re.IGNORECASE)
-_NOT_DENSE = re.compile(r"(?i)\bmoe\b|expert|active|\d ?[x×] ?\d+ ?b\b|-a\d+b|lora|adapter|infer|serving|generat|decod")
+_SHORT = 1000  # characters of a text whose figures are of one run
+_COUNTED_ALIKE = 3e8  # parameters: of a smaller model, tables of embeddings are counted or not
+# words anywhere in a report with which 6 FLOPs for each parameter and token may not be what is computed
+_NOT_DENSE = re.compile(
+    r"(?i)\bmoe\b|mixture|expert|active|\d ?[x×] ?\d+ ?b\b|-a\d+b|mixtral|deepseek|gpt-oss|kimi|\bglm|dbrx|grok"
+    r"|llama-?4|lora|peft|adapter|trainable|frozen|freez|infer|serving|vllm|sglang|generat|decod|prefill|prompt|eval|perplexity"
+    r"|embedding model|nodes?\b|servers?\b|hosts?\b|(?:/|\bper) ?(?:gpu|device|card|chip)(?![- ]?h)"
+)
 _IN_SENTENCE = (  # name of a line, dimension of its number, the words after the number
     ("parameters", "count", r"(?i)[- ]?(?:dense )?(?:param|model)"),
     ("tokens", "count", r"(?i) ?tok(?:en)?s?\b(?! ?(?:/|per|a) ?s)"),
@@ -74,13 +81,16 @@ _IN_SENTENCE = (  # name of a line, dimension of its number, the words after the
     ("price per GPU-hour", "usd_per_hour", ""),
     ("MFU", "fraction", r"(?i) ?(?:mfu|model flops? util)"),
 )
-_COUNTED_GPUS = re.compile(r"\b(?:(\d{1,5}) ?[x×]? )?((?:RTX |GTX |rtx |gtx )?[A-Za-z]{0,3}\d{2,4}[A-Za-z]{0,2})\b")
+_COUNTED_GPUS = re.compile(
+    r"(?<![\w.,-])(?:(\d{1,3}(?:,\d{3})+|\d{1,5})(?: ?[x×] ?| ))?((?:RTX |GTX )\d{4}|[A-Z]{1,3}\d{2,4}[A-Z]?)s?\b"
+)
 _GPU_NAMES = ("hardware", "gpu", "gpus", "accelerators")
 
 
 def declared(path: Path) -> dict[str, Any]:
     """Return the settings, measurements and claims that tables and "name: value" lines state; {} if there are none."""
-    found = list(parts(repaired(read_text(path))))
+    report = repaired(read_text(path))
+    found = list(parts(report))
     tables = [part for part in found if isinstance(part, MarkdownTable)]
     lists = [one for one in tables if len(one.header) == 2 and not _is_steps(one)]
     listed = [[(row[0], row[1], at) for at, row in enumerate(one.rows, one.line + 2)] for one in lists]
@@ -110,7 +120,7 @@ def declared(path: Path) -> dict[str, Any]:
     others: list[dict[str, Any]] = []
     unplaced: list[str] = []
     for cells in listed:
-        setup, more, lacking = _claims(_settings([(name, text) for name, text, _ in cells], None), cells, "run")
+        setup, more, lacking = _claims(_settings([(name, text) for name, text, _ in cells], None), cells, "run", report)
         run, claims, unplaced = {**setup, **run}, claims + more, unplaced + lacking
         unknown = [f"{name} (line {line})" for name, text, line in cells if figures(text) and not _is_known(name)]
         unplaced += [f"no check knows these names: {', '.join(unknown)}"] if unknown else []
@@ -122,7 +132,7 @@ def declared(path: Path) -> dict[str, Any]:
         for at, row in enumerate(one.rows, one.line + 2):
             cells = [(name, text, at) for name, text in zip(one.header, row, strict=True)]
             setup, more, lacking = _claims(
-                _settings([(name, text) for name, text, _ in cells], None), cells, f"row {at}"
+                _settings([(name, text) for name, text, _ in cells], None), cells, f"row {at}", report
             )
             unplaced += lacking
             others, claims = [*others, {**setup, "name": f"row {at}", "inherit": False}], claims + more
@@ -143,17 +153,34 @@ def declared(path: Path) -> dict[str, Any]:
 
 
 def lines_of_sentences(text: str) -> str:
-    """Return the figures of sentences as lines "name: value", for their writer to correct: each name that has one."""
+    """Return the figures of sentences as lines "name: value", for their writer to correct: each name that has one.
+
+    Where nodes are counted, the number of GPUs is left to the writer. A long text has figures of several things: "".
+    """
     found: dict[str, set[str]] = {}
-    for figure in figures(text):
+    for figure in figures(text) if len(text) < _SHORT else ():
         after, of = text[figure.end :], figure.quantity.dimension
         name = next((name for name, kind, words in _IN_SENTENCE if kind == of and re.match(words, after)), None)
         if name is not None:
             found.setdefault(name, set()).add(text[figure.start : figure.end].strip())
-    for count, name in _COUNTED_GPUS.findall(text):
+    for count, name in _COUNTED_GPUS.findall(text[:_SHORT]) if found else ():
         with suppress(AdvisorError):
-            found.setdefault("GPU", set()).add(f"{count or 1} x {read_gpus(name, counted=False).key}")
+            found.setdefault("GPU", set()).add(read_gpus(name, counted=False).key)
+            found.setdefault("GPUs", set()).update([count.replace(",", "")] if count else ())
+    if re.search(r"(?i)\b(?:nodes?|servers?|hosts?)\b", text):
+        found.pop("GPUs", None)
     return "\n".join(f"{name}: {values.pop()}" for name, values in found.items() if len(values) == 1)
+
+
+def has_prose(text: str) -> bool:
+    """Return whether a number stands outside tables, headings and lines "name: value" whose name is known."""
+    read: set[int] = set()
+    for part in parts(text):
+        size = len(part.rows) + 2 if isinstance(part, MarkdownTable) else int(_is_known(part.name))
+        read |= {*range(part.line, part.line + size)}
+    lines = text.replace("\r\n", "\n").split("\n")
+    others = (line for number, line in enumerate(lines, 1) if number not in read and not line.startswith(("#", "```")))
+    return any(re.search(r"\d", line) for line in others)
 
 
 def _lists(pairs: Sequence[Pair]) -> list[list[tuple[str, str, int]]]:
@@ -197,11 +224,12 @@ def _counts_all_gpus(run: dict[str, Any], sizes: dict[str, float]) -> bool:
     return math.isclose(sizes["time"] / HOUR * sizes["price"], sizes["usd"], rel_tol=0.02)
 
 
-def _is_dense_training(run: dict[str, Any], known: dict[str, str], stated: Sequence[tuple[str, str, int]]) -> bool:
-    """Return whether numbers are of the training of all weights of a dense model on a known number of known GPUs."""
-    words = " ".join(f"{name} {text}" for name, text, _ in stated)
+def _is_dense_training(run: dict[str, Any], known: dict[str, str], report: str) -> bool:
+    """Return whether numbers are of the training of all weights of a dense model on a known number of known GPUs, in a
+    report that names nothing else."""
     whole = {"parameters", "rate"} <= known.keys() and bool({"tokens", "mfu"} & known.keys())
-    return whole and {"gpu", "gpus"} <= run.keys() and _NOT_DENSE.search(words) is None
+    in_16_bits = run.get("precision") in (None, "bf16", "fp16")
+    return whole and in_16_bits and {"gpu", "gpus"} <= run.keys() and _NOT_DENSE.search(report) is None
 
 
 def _is_known(name: str) -> bool:
@@ -225,7 +253,7 @@ def _is_invalid(name: str, text: str) -> bool:
 
 
 def _claims(
-    run: dict[str, Any], stated: Sequence[tuple[str, str, int]], about: str
+    run: dict[str, Any], stated: Sequence[tuple[str, str, int]], about: str, report: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
     """Return a configuration with what the names of a table state of it, the claims in which they must agree, and what
     the other claims lack."""
@@ -257,10 +285,13 @@ def _claims(
         "usd": (("time",), {"time", "price"} <= known.keys() and not counts_all),
         "mfu": ((), shaped and "gpu" in run and "rate" in known),
     }
-    if not shaped and _is_dense_training(run, known, stated):  # 6 FLOPs for each parameter and token, attention aside
+    large = sizes.get("parameters", 0.0) >= _COUNTED_ALIKE
+    if (
+        large and not shaped and _is_dense_training(run, known, report)
+    ):  # 6 FLOPs for each parameter and token, attention aside
         known |= {"gpu": run["gpu"], "gpus": f"{run['gpus']}"}
-        that = "mfu" if "mfu" in known else "rate"
-        checks[that] = (("parameters", "gpu", "gpus", *(["rate"] if that == "mfu" else [])), True)
+        checks["rate"] = (("parameters", "gpu", "gpus", *(["mfu"] if "mfu" in known else [])), True)
+        values.pop("mfu", None)  # it is judged with the rate
     claims: list[dict[str, Any]] = []
     unplaced: list[str] = []
     for that, (text, words, line) in values.items():

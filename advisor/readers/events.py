@@ -165,15 +165,14 @@ class _Scan:
     read_line: Callable[..., Said | None]
     found: dict[str, list[tuple[Said, int]]] = field(default_factory=dict)  # by kind, with their line numbers
     open: list[_Open] = field(default_factory=list)
-    ended: Raised | None = None  # what the traceback before said
+    ended: tuple[Said, int, str] | None = None  # the exception of the traceback before, with its line and message
 
     def read(self, line: bytes, number: int, before: bytes) -> None:
         """Read one line that holds a searched text; `before` is the text before it."""
         if (begin := line.find(START)) >= 0 and b"print" not in line:
             if (said := self.read_line(line[:begin].decode("utf-8", "replace"))) is not None:
                 self._add(said, number)  # `^CTraceback`
-            if self.ended and _announces(self.ended, before) and (found := self.found.get("exception")):
-                found.pop()  # its message goes on with the traceback of its reason
+            announced = self.ended[:2] if self.ended and _announces(self.ended[2], before) else None
             harmless = _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]) is not None
             counted = _counted_by_bar(before + line[:begin])
             alike = [opened for opened in self.open if opened.traceback.prefix == line[:begin]]
@@ -181,7 +180,9 @@ class _Scan:
                 self.open.remove(alike[0])
             if len(self.open) < OPEN_TRACEBACKS:
                 traceback = OpenTraceback(prefix=line[:begin])
-                self.open.append(_Open(traceback=traceback, line=number, harmless=harmless, counted=counted))
+                self.open.append(
+                    _Open(traceback=traceback, line=number, harmless=harmless, counted=counted, announced=announced)
+                )
             return
         for window in _windows(line):
             if (said := self.read_line(window)) is not None:
@@ -220,12 +221,16 @@ class _Scan:
 
     def close(self, opened: _Open, *, torn: bool = False) -> None:
         """Add what a traceback says; `torn`: the log ends within it."""
-        raised = self.ended = opened.traceback.raised
+        raised = opened.traceback.raised
         if opened.harmless:
             return
         if raised is not None:
+            if opened.announced is not None and opened.announced in self.found.get("exception", ()):
+                self.found["exception"].remove(opened.announced)
             said = self._said_of(raised)
-            self._add(replace(said, numbers={**opened.counted, **said.numbers}), opened.line)
+            said = replace(said, numbers={**opened.counted, **said.numbers})
+            self._add(said, opened.line)
+            self.ended = (said, opened.line, raised.message) if said.kind == "exception" else None
         elif torn and opened.traceback.frames:
             file, line = opened.traceback.frames[-1]
             where = f"the log ends within a traceback [{file.rpartition('/')[2]}:{line}]"
@@ -250,10 +255,10 @@ class _Scan:
         return replace(said, text=text)
 
 
-def _announces(raised: Raised, before: bytes) -> bool:
+def _announces(message: str, before: bytes) -> bool:
     """Return whether the text before a traceback ends with an exception whose message says what follows: "…:"."""
-    last = before.rstrip()[-60:]
-    return last.endswith(b":") and raised.message[-60:].encode().endswith(last.rpartition(b"\n")[2][-40:])
+    last = before.rstrip().rpartition(b"\n")[2]
+    return last.endswith(b":") and bool(message) and last.endswith(message[-40:].encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +267,7 @@ class _Open:
     line: int  # line number of "Traceback …"
     harmless: bool  # Python's own message says that it ended nothing
     counted: dict[str, float]  # by the bar before it
+    announced: tuple[Said, int] | None  # the exception whose message ends with this traceback, its reason
 
 
 def joined(events: Sequence[Event]) -> list[Event]:

@@ -66,7 +66,7 @@ def left_words(progress: Progress) -> str | None:
     if not progress.step_seconds or progress.guard_seconds_left is None:
         return words
     share = progress.guard_seconds_left / progress.eta_seconds.value  # of what is left, evaluations too
-    reached = progress.step + round((progress.steps - progress.step) * share)
+    reached = min(progress.steps - 1, progress.step + round((progress.steps - progress.step) * share))
     return f"{words}, about step {units.format_count(reached)} of {units.format_count(progress.steps)}"
 
 

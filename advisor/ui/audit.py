@@ -48,18 +48,19 @@ def page() -> None:
     above = st.container()  # the verdict, although the assistant's answer that it needs is asked for below
     answer = None if Path(name).suffix.lower() in CARDS else _answer(name, content)
     with above:
-        _verdict(name, *_judged(name, content, answer, loaders.store_stamp()))
+        _verdict(name, content, *_judged(name, content, answer, loaders.store_stamp()))
 
 
-def _verdict(name: str, judged: Audit | None, card: str | None) -> None:
+def _verdict(name: str, content: bytes, judged: Audit | None, card: str | None) -> None:
     """Draw the verdict, and the claims by their rulings. `judged` is None if only an assistant can read the text."""
     if judged is None:
         st.info(f"{_NOTHING}.", icon=":material/forum:")
-        text = st.session_state.get("audit-text") or ""
-        if figures := lines_of_sentences(text):
+        if figures := lines_of_sentences(content.decode(errors="replace")):
             left, right = st.columns((3, 2), vertical_alignment="center")
             left.code(figures, language=None)
             about = "They replace the text above, where you can correct them and add what is missing."
+            if name != PASTED:
+                return  # of a file; its lines can be pasted
             right.button(
                 "Check these lines",
                 key="audit-lines",

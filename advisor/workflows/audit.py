@@ -14,9 +14,8 @@ from advisor.auditing.audit import Audit, audit
 from advisor.auditing.card import SCHEMA, Card, CardSetup
 from advisor.auditing.gate import gated
 from advisor.auditing.load import card_from_dict, load_card
-from advisor.auditing.markdown_text import has_prose
 from advisor.auditing.schema import card_schema, examples, prompt
-from advisor.auditing.tables import declared, lines_of_sentences
+from advisor.auditing.tables import declared, has_prose, lines_of_sentences
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec

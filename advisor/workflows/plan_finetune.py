@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,7 @@ from advisor.workflows.plan_layouts import layout_work
 BYTES_PER_TOKEN = 4  # of text to fetch; small compared with the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # defaults, as in most tutorials
 EXAMPLES = 10_000  # for which a budget is planned that states no amount
+_TRIES = 5  # of a smaller number of examples, until the limits allow one
 PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains one to three)
 # Sequences per example. A pair has two trained sequences. The reference model reads both once beforehand without
 # gradients (Rafailov et al. 2023, §4; TRL's precompute_ref_log_probs), so that it needs no memory of its own.
@@ -180,39 +182,60 @@ def with_usual_examples(goal: Goal) -> Goal:
 def with_what_the_budget_buys(plan: Plan, replan: Callable[[Goal], Plan]) -> Plan:
     """Returns the plan for the usual number of examples with the number that its budget buys among its reasons.
 
-    If the budget does not buy the usual number, the plan is made again for the number that it buys.
+    If the limits do not allow the usual number, the plan is made again for the number that they allow.
     """
     goal, run, what = plan.goal, plan.chosen, "pairs" if plan.goal.stage == "dpo" else "examples"
     usual = replace(plan, assumed=(f"--examples {EXAMPLES}", *plan.assumed))
     if not run.cost_usd or not run.cost_usd.value or goal.budget_usd is None:
         return usual
-    usd = Limits.of(goal).counted(run.cost_usd)
-    start, times = _bought(goal.budget_usd, usd, plan.bill.wall_clock)
-    budget, on = format_usd(goal.budget_usd), run.offer.in_words()
-    if (count := int(times * EXAMPLES)) < 1:
-        buys = f"{budget} buys no example on {on}: its start alone costs {format_usd(usd * start)}"
+    limits, budget, on = Limits.of(goal), format_usd(goal.budget_usd), run.offer.in_words()
+    if not run.standing.against:
+        times = _times_within(replace(limits, deadline_seconds=None), run)
+        length, epochs = goal.length or LENGTH, goal.epochs or usual_epochs(goal)
+        seen = f"each seen {epochs:g} times" if epochs != 1 else "each once"
+        total, before = run.total_seconds.value, _start_seconds(run)
+        buys = (
+            f"{budget} buys about {_two_digits(times * EXAMPLES):,} {what} of {length:,} tokens on {on}, {seen}, "
+            f"in {format_seconds(before + (total - before) * times)}"
+        )
         return replace(usual, reasons=(buys, *plan.reasons))
-    count -= count % 10 ** max(0, len(str(count)) - 2)
-    if run.standing.against and count < EXAMPLES:
+    buy = f" and {format_seconds(goal.deadline_seconds)} allow" if goal.deadline_seconds else " buys"
+    usd, takes = format_centre(run.cost_usd, format_usd), format_centre(run.total_seconds, format_seconds)
+    planned = f"{EXAMPLES:,} {what} would cost {usd} and take {takes} on {on}"
+    most = EXAMPLES * max(_times_within(limits, one) for one in (run, *(plan.search.machines if plan.search else ())))
+    for _ in range(_TRIES):
+        if (count := _two_digits(most)) < 1:
+            break
         bought = replan(replace(goal, examples=count))
         if not bought.chosen.standing.against:
-            reason = f"{EXAMPLES:,} {what} would cost about {format_usd(usd)} on {on}; {budget} buys {count:,}"
+            reason = f"{planned}; {budget}{buy} {count:,}"
             return replace(bought, assumed=(f"--examples {count}", *bought.assumed), reasons=(reason, *bought.reasons))
-    length, epochs = goal.length or LENGTH, goal.epochs or usual_epochs(goal)
-    seen = f"each seen {epochs:g} times" if epochs != 1 else "each once"
-    takes = format_seconds(plan.bill.wall_clock.total_seconds.value * (start + (1 - start) * times))
-    buys = f"{budget} buys about {count:,} {what} of {length:,} tokens on {on}, {seen}, in {takes}"
-    return replace(usual, reasons=(buys, *plan.reasons))
+        most = 0.75 * count
+    return replace(usual, reasons=(f"{budget}{buy} hardly any {what}: {planned}", *plan.reasons))
 
 
-def _bought(budget_usd: float, usd: float, clock: WallClock) -> tuple[float, float]:
-    """Returns which share of a plan its start is, and how many times as much work its budget buys.
+def _times_within(limits: Limits, run: Run) -> float:
+    """Returns how many times as much work as a run's would keep the limits on its machine.
 
-    The start of a rented machine costs the same for any number of examples; all else grows with it.
+    The start of a rented machine takes and costs the same for any number of examples; all else grows with it.
     """
-    before = sum(part.value for part in (clock.provisioning_seconds, clock.download_seconds) if part)
-    start = before / clock.total_seconds.value
-    return start, (budget_usd - usd * start) / (usd * (1 - start))
+    total, before = limits.counted(run.total_seconds), _start_seconds(run)
+    times = math.inf if limits.deadline_seconds is None else (limits.deadline_seconds - before) / (total - before)
+    if limits.budget_usd is not None and run.cost_usd and run.cost_usd.value:
+        start = run.cost_usd.value * before / run.total_seconds.value
+        times = min(times, (limits.budget_usd - start) / (limits.counted(run.cost_usd) - start))
+    return times if math.isfinite(times) else 0.0
+
+
+def _start_seconds(run: Run) -> float:
+    clock = run.bill.wall_clock
+    return sum(part.value for part in (clock.provisioning_seconds, clock.download_seconds) if part)
+
+
+def _two_digits(count: float) -> int:
+    """Returns a number rounded down to two digits, at least 0."""
+    whole = max(0, int(count))
+    return whole - whole % 10 ** max(0, len(str(whole)) - 2)
 
 
 def tokens_padded(plan: Plan) -> int:

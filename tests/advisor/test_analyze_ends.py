@@ -430,6 +430,16 @@ non-PyTorch memory, this process has 13.20 GiB memory in use.
         (OTHERS_TOO, "after 1 of 1,200 steps", "kill 3021 4417 (frees 9.9 GiB)"),
         (ROWS + TRACEBACK + "KeyError: 'text'\n", "to 3.01. The log says “KeyError: 'text' [train.py:44]”. No ch",
          "mend what the message"),
+        # an exception that another one only announces, and what its message shows to be wrong
+        (ROWS + TRACEBACK + "RuntimeError: the actor failed to import, because of:\n\n" + TRACEBACK
+         + "ImportError: /lib/flash_attn_2_cuda.so: undefined symbol: _ZNK3c1011StorageImpl\n",
+         "The log says “ImportError: /lib/flash_attn", "resume from the newest checkpoint, or start anew if none was"),
+        (ROWS + TRACEBACK + "RuntimeError: the data service failed with the following error:\n" + TRACEBACK,
+         "The log says “RuntimeError: the data service failed", "mend what the message"),
+        (ROWS + TRACEBACK + "ImportError: libGL.so.1: cannot open shared object file: No such file or directory\n",
+         "libGL.so.1", "Change: install the library that the message names"),
+        (ROWS + "Saved checkpoint at step 150\n" + TRACEBACK + "FileNotFoundError: [Errno 2] No such file: 'a.bin'\n",
+         "The log says “FileNotFoundError", "is the volume mounted there?), and resume from the newest checkpoint\n"),
         (ROWS + TRACEBACK + "StopIteration\n", "The log says “StopIteration [train.py:44]”",
          "steps did\nChange: repeat the data"),
         (

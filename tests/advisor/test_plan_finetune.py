@@ -388,9 +388,19 @@ def test_a_budget_that_does_not_buy_the_usual_examples_is_planned_for_those_that
     plan = json.loads(call(*goal, "--budget", "1.5", "--json")[1])
     count = plan["goal"]["examples"]
     assert 1 < count < 10_000 and f"--examples {count}" in plan["assumed"] and not plan["chosen"]["standing"]["against"]
-    assert re.match(rf"10,000 examples would cost about \$[\d.]+ on .*; \$1\.50 buys {count:,}$", plan["reasons"][0])
+    assert re.match(
+        rf"10,000 examples would cost \$[\d.]+ and take .* on .*; \$1\.50 buys {count:,}$", plan["reasons"][0]
+    )
     code, _, _ = call(*goal, "--budget", "1.5", "--examples", str(2 * count))
     assert code == 3
+    # a machine that the usual number does not prefer, and another limit
+    several = ("plan", "--model", "llama-3.1-8b", "--finetune", "lora", "--gpu", "h100-80gb-sxm,rtx-4090")
+    cheap = json.loads(call(*several, "--budget", "0.25", "--json")[1])
+    assert cheap["chosen"]["offer"]["gpu"] == "rtx-4090" and cheap["goal"]["examples"] >= 100
+    soon = json.loads(call(*goal, "--budget", "1.5", "--deadline", "20m", "--json")[1])
+    assert soon["goal"]["examples"] < count and re.search(r"\$1\.50 and 20 min allow", soon["reasons"][0])
+    sure = json.loads(call(*goal, "--budget", "3", "--sure", "--json")[1])
+    assert not sure["chosen"]["standing"]["against"] and sure["chosen"]["bill"]["cost_usd"]["high"] <= 3.01
 
 
 def test_more_of_ones_own_gpus_are_named_only_where_they_fit():

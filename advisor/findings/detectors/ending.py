@@ -121,8 +121,11 @@ def detect_exception(case: Case) -> Verdict:
         event = next((e for e in run.events if e.kind == "exception" and e.text in run.status_reason), event)
     event, row = _last(case, "data_worker") or event, "crashed"
     title = f"The run crashed{_where(case)}"
-    actions = f"mend what the message names and {'resume from the newest checkpoint' if len(run) else 'start again'}"
-    known: dict[str, Any] = {"actions": actions}
+    again = "start again"
+    if len(run):
+        unsaved = has_words(run) and last_checkpoint(case) is None
+        again = "resume from the newest checkpoint" + (", or start anew if none was saved" if unsaved else "")
+    known: dict[str, Any] = {"actions": f"mend what the message names and {again}"}
     if event is not None and event.kind == "data_worker":
         row, known, title = _row_of_worker(event.text), {}, f"A worker of the data loader was killed{_where(case)}"
     elif main is not None and main.status is Status.COMPLETED:  # a later stage of the script, or another start
@@ -136,24 +139,20 @@ def detect_exception(case: Case) -> Verdict:
     elif event is not None and event.text.startswith("StopIteration"):
         row, known, title = "data_ended", {}, f"The data ended{_where(case)}, before the steps did"
     elif event is not None and (mend := next((row for sign, row in _MENDS if sign.search(event.text)), "")):
-        row, known = mend, {}
+        row, known = mend, {"actions": f"{texts()[mend]['actions'][0]}, and {again}"}
     return finding("crashed", text=row, title=title, evidence=_evidence(case, event), **known)
 
 
 # what a message shows to be wrong, and the row that says how to mend it
-_MENDS = tuple(
-    (re.compile(sign), row)
-    for sign, row in (
-        (r"undefined symbol", "built_for_another_torch"),
-        (r"\bNo module named\b", "module_missing"),
-        (
-            r"no kernel image is available|CUDA driver version is insufficient|driver on your system is too old",
-            "driver_or_build",
-        ),
-        (r"^FileNotFoundError\b|No such file or directory", "file_missing"),
-        (r"^PermissionError\b|Permission denied", "not_permitted"),
-    )
-)
+_MENDS = (
+    (re.compile(r"cannot open shared object file"), "library_missing"),
+    (re.compile(r"undefined symbol"), "library_of_another_build"),
+    (re.compile(r"\bNo module named\b"), "module_missing"),
+    (re.compile(r"no kernel image is available|driver version is insufficient|driver on your system is too old"),
+     "driver_or_build"),
+    (re.compile(r"^FileNotFoundError\b|No such file or directory"), "file_missing"),
+    (re.compile(r"^PermissionError\b|Permission denied"), "not_permitted"),
+)  # fmt: skip
 
 # who says that memory ran out knows whose: of the job, of the container, or else of the machine
 _LIMITS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -38,7 +39,6 @@ _OUT_OF_BAND = 3.5  # standard deviations of a row: a row so far above the rows 
 _FEWEST_BEFORE_RISE = 8  # rows before the loss broke
 _LEAST_NOISE = 0.005  # of the loss, if rows are rounded or averaged
 _LASTING_EVALUATIONS = 2  # in a row, at the end; a single one may be a batch without a target
-_UNTRAINED = 10  # steps: a loss that is NaN in the first row, no later, was broken before training
 _LOST_TO_JUMP = 0.5  # of the fall: a warm restart that undoes more breaks the run
 
 
@@ -237,7 +237,7 @@ def detect_loss_not_finite(case: Case) -> Verdict:
         return None  # not computed yet, as before an agent learns: first no number, then always one
     first = int(np.flatnonzero(bad)[0])
     start, last = float(place[first]), float(place[order[-1]])
-    untrained = start <= _UNTRAINED and not (printed & ~bad)[:first].any()
+    unseen = not (printed & ~bad)[:first].any()
     losses = Curve(step=place[printed], value=place[printed])
     stays = run_to_end >= min(3, len(order)) or bool(bad[order].all())
     turning = _turning(case, start) if stays else None
@@ -256,8 +256,10 @@ def detect_loss_not_finite(case: Case) -> Verdict:
             f"step {turning[0]:,g} was the last good one" if turning else "",
             *_before(case, rows, place, first),
         ),
-        causes=_not_finite_causes(case, untrained, zeros) if stays else texts()["loss_not_finite_at_times"]["causes"],
-        actions=_not_finite_actions(case, losses, turning[1] if turning else start, untrained, zeros)
+        causes=_not_finite_causes(case, _broken(case, unseen, start), zeros)
+        if stays
+        else texts()["loss_not_finite_at_times"]["causes"],
+        actions=_not_finite_actions(case, losses, turning[1] if turning else start, _broken(case, unseen, start), zeros)
         if stays
         else texts()["loss_not_finite_at_times"]["actions"],
         saved=cost_of_steps(case, (stake_steps(case) or last) - start) if stays else (None, None),
@@ -292,15 +294,15 @@ def _told_by_program(case: Case) -> Verdict:
         return None
     step = told[-1].step
     losses = curve(case.run, "loss")
-    never = not len(losses) and (step or 0.0) <= _UNTRAINED
+    broken = _broken(case, not len(losses), math.inf if step is None else step)
     return finding(
         "loss_not_finite",
         severity="error",
         title="The program found numbers that are not finite and ended"
         + (f" after step {step:g}" if step is not None else ""),
         evidence=seen(told[-1].text, step, step),
-        causes=_not_finite_causes(case, never),
-        actions=_not_finite_actions(case, losses, step or 0.0, never, zeros=False),
+        causes=_not_finite_causes(case, broken),
+        actions=_not_finite_actions(case, losses, step or 0.0, broken, zeros=False),
         threshold="stated in the log",
     )
 
@@ -354,27 +356,45 @@ def _in_fp16(case: Case) -> bool:
     return used == "fp16" or (used is None and _without_bf16(case))
 
 
-def _not_finite_causes(case: Case, never: bool, zeros: bool = False) -> tuple[str, ...]:
-    """Return the causes of a loss that never came back, or that was `never` finite although training had just begun.
+class _Broken(Enum):
+    """When a loss that never came back was broken."""
+
+    BEFORE_TRAINING = "at the first step, before any update"
+    UNSEEN = "in the first row, after some updates"
+    LATER = "after finite rows"
+
+
+def _broken(case: Case, never: bool, start: float) -> _Broken:
+    """Return when a loss broke that is NaN from `start` on, and was `never` finite in this log."""
+    if not never:
+        return _Broken.LATER
+    return _Broken.BEFORE_TRAINING if case.run.counts_steps and start <= 1 else _Broken.UNSEEN
+
+
+def _not_finite_causes(case: Case, broken: _Broken, zeros: bool = False) -> tuple[str, ...]:
+    """Return the causes of a loss that broke and never came back.
 
     `zeros`: printed as 0, as the trainers do that are most often run in fp16.
     """
-    names = ("loss_never_finite", "half_never_finite") if never else ("loss_not_finite", "half_overflows")
-    own, likely = (texts()[name]["causes"] for name in names)
+    never, later = texts()["loss_never_finite"]["causes"], texts()["loss_not_finite"]["causes"]
+    own = {_Broken.BEFORE_TRAINING: never, _Broken.UNSEEN: (*never, *later), _Broken.LATER: later}[broken]
+    likely = texts()["half_overflows" if broken is _Broken.LATER else "half_never_finite"]["causes"]
     if zeros or _in_fp16(case):
         return (*likely, *own)
-    return own if precision(case) == "bf16" else (*own, *likely)
+    return tuple(own) if precision(case) == "bf16" else (*own, *likely)
 
 
-def _not_finite_actions(case: Case, losses: Curve, step: float, never: bool, zeros: bool) -> tuple[str, ...]:
+def _not_finite_actions(case: Case, losses: Curve, step: float, broken: _Broken, zeros: bool) -> tuple[str, ...]:
     """Return what to do about a loss that broke at a step and never came back, in the order of what helps.
 
-    `never` and `zeros` are as in `_not_finite_causes`.
+    `zeros` is as in `_not_finite_causes`.
     """
-    anew = "start anew" if never else _from_checkpoint(case, losses, step)
-    stop = "stop at the first loss that is not finite and keep the checkpoint before it"
+    later, look = broken is _Broken.LATER, texts()["loss_never_finite"]["actions"]
+    anew = _from_checkpoint(case, losses, step) if later else "start anew"
+    stop = "stop at the first loss that is not finite and keep the checkpoint before it" if later else look[-1]
     slower = f"{anew} with half the learning rate and gradients clipped at 1.0"
+    first = {_Broken.BEFORE_TRAINING: look[:-1], _Broken.UNSEEN: (*look[:-1], slower), _Broken.LATER: (slower,)}[broken]
     if not (zeros or _in_fp16(case)):
-        return tuple(texts()["loss_never_finite"]["actions"]) if never else (slower, stop)
+        return (*first, stop)
     wider = "in fp32: this GPU has no bf16" if _without_bf16(case) else texts()["half_never_finite"]["actions"][0]
-    return (f"{anew} {wider}", *texts()["loss_never_finite"]["actions"]) if never else (f"{anew} {wider}", slower, stop)
+    return (f"{anew} {wider}", *(first if later else look[:-1]), stop)

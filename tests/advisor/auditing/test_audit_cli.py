@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from advisor.auditing.tables import lines_of_sentences
 from advisor.store.store import Store
 from tests.advisor.plans import small_plan
 from tests.terminal import advisor
@@ -201,3 +202,39 @@ def test_a_row_is_checked_by_the_product_of_its_cells(tmp_path, columns, rows, v
     document = json.loads(run(path, "--json").stdout)
     assert [claim["verdict"] for claim in document["claims"]] == verdicts
     assert says in json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdicts"),
+    [  # 6 x 8e9 x 180,000 FLOP/s are 8.6 PFLOP/s, and eight H100 have 7.9 in bf16
+        ("", ["wrong"]),
+        ("# A LoRA fine-tune\n", []),
+        ("Inference of Llama 8B with vLLM.\n\n", []),
+        ("Nodes: 16\n", []),
+        ("Precision: fp8\n", []),
+        ("Model: Mixtral\n", []),
+        ("Throughput is per GPU.\n\n", []),
+    ],
+)
+def test_a_speed_is_impossible_only_where_all_weights_of_a_dense_model_are_trained(tmp_path, text, verdicts) -> None:
+    lines = "Parameters: 8B\nGPU: H100\nGPUs: 8\nTokens: 100B\nThroughput: 180,000 tokens/s\n"
+    path = tmp_path / "plan.md"
+    path.write_text(text + lines, encoding="utf-8")
+    document = json.loads(run(path, "--json").stdout)
+    assert [claim["verdict"] for claim in document["claims"]] == verdicts
+    assert not verdicts or "impossible: 109 %" in json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "lines"),
+    [
+        ("A 70B model was trained on 1,024 H100 GPUs with 2T tokens at 900k tokens/s.",
+         "parameters: 70B\ntokens: 2T\ntokens per second: 900k tokens/s\nGPU: h100-80gb-sxm\nGPUs: 1024"),
+        ("We use H100s for 10 days.", "duration: 10 days\nGPU: h100-80gb-sxm"),
+        ("It took 10 days on 16 nodes of 8x H100.", "duration: 10 days\nGPU: h100-80gb-sxm"),
+        ("We saw 2080 runs, 3090 steps and 3 days.", "steps: 3090\nduration: 3 days"),
+        ("It cost $30 first, then $40.", ""),
+    ],
+)  # fmt: skip
+def test_figures_of_a_sentence_become_lines_and_none_is_made_up(sentence: str, lines: str) -> None:
+    assert lines_of_sentences(sentence) == lines

@@ -141,7 +141,11 @@ COURSE = {
                     found("loss_not_finite", says="fp16")),
     "NaN from the first step": (  # nothing is resumed from before it
         changed(300, loss=np.full(300, np.nan), loss_is_nan=1.0, eval_loss=None),
-        found("loss_not_finite", says=("first step", "broken before any update")),
+        found("loss_not_finite", says=("first step", "broken from the start")),
+    ),
+    "NaN from the first row, which is not the first step": (  # by then the learning rate may have done it
+        changed(300, loss=np.full(300, np.nan), loss_is_nan=1.0, eval_loss=None, step=np.arange(1, 301) * 10.0),
+        found("loss_not_finite", says=("learning rate too high", "half the learning rate", "broken from the start")),
     ),
     "no number before learning begins": (  # as agents print while they fill their memory
         changed(loss=np.where(PLACE < 300, np.nan, LOSS), loss_is_nan=PLACE < 300), silent("loss_not_finite")),
