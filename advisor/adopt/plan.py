@@ -290,7 +290,8 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
     if len(options) == 1:
         return f"batch unchanged: {_why_no_split(adopted, batch)}"
     if not chosen.settings:
-        return f"its own micro-batch stays: no split among {len(options)} splits of its global batch is surely faster"
+        ways = f"{len(options)} ways to split its global batch"
+        return f"the command's own micro-batch stays: of {ways} none is clearly faster"
     faster = 1 - chosen.step_seconds.value / options[0].step_seconds.value
     return f"a micro-batch of {batch.rows:g} takes {faster:.0%} off a step at the same global batch"
 

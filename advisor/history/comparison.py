@@ -306,7 +306,7 @@ def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool 
 def _disturbed(entrant: _Entrant) -> str | None:
     """Say how much of a run's time other programs took. Returns None if it was little or is unknown."""
     share = disturbed_share(entrant.case)
-    words = f"other programs took {format_percent(share)} of the time in steps of {entrant.name}"
+    words = f"other programs took {format_percent(share)} of the training time of {entrant.name}"
     return words if share > DISTURBED else None
 
 

@@ -290,7 +290,7 @@ def unpublished(offer: Offer) -> str:
 
 def not_chosen(offer: Offer) -> str:
     """Say why a machine is not chosen although it looks better by its expected numbers."""
-    return f"not chosen, because {publishers(offer)}, and at its slowest likely speed it would be no better"
+    return f"not chosen, because {publishers(offer)}; at its slowest likely speed nothing would be gained"
 
 
 def by_price(run: Run) -> tuple[float, float]:

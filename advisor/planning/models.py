@@ -125,7 +125,8 @@ class NamedModel:
         """A sentence about the shape that stands for the model; None if it is the model itself."""
         if not self.differs:
             return None
-        return f"{self.name} is estimated as a {self.shape.family} of the same sizes, although {self.differs}"
+        alike = f"{self.name} is estimated as a {self.shape.family} with layers of the same sizes"
+        return f"{alike}, which leaves out that {self.differs}"
 
 
 @cache

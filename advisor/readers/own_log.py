@@ -244,7 +244,7 @@ def _status(log: RunLog) -> tuple[Status, str]:
 def _notes(log: RunLog) -> tuple[str, ...]:
     notes = []
     if log.attempts > 1:
-        notes.append(f"{log.attempts} attempts, joined at the steps from which they resumed")
+        notes.append(f"{log.attempts} attempts, each shown from the step at which it began")
     lost = [record for record in log.superseded if record["kind"] == "step"]
     if lost:
         seconds = sum(record["seconds"] for record in lost if _is_number(record.get("seconds")))

@@ -36,7 +36,7 @@ def consequence(quality: Quality, device_key: str = "") -> str:
     if quality.verdict == Verdict.REJECTED:
         return f"rejected, no plan uses it: {quality.reason}; {again}"
     if quality.verdict == Verdict.DOUBTFUL:
-        wider = f", so plans widen step times' intervals {quality.widening:g} times" if quality.widening > 1 else ""
+        wider = f", so the intervals of step times are {quality.widening:g} times wider" if quality.widening > 1 else ""
         return f"doubtful: {quality.reason}{wider}; {again}"
     return f"good: {quality.reason}"
 

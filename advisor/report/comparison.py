@@ -251,7 +251,7 @@ def _cause_of_step(scored: ScoredRun, error: float) -> str:
 
 
 def _others(scored: ScoredRun) -> str:
-    return f"other programs took {units.format_percent(scored.disturbed_share)} of the time in steps"
+    return f"other programs took {units.format_percent(scored.disturbed_share)} of the training time"
 
 
 def _seen(scored: ScoredRun) -> list[Cause]:

@@ -314,7 +314,7 @@ def effect_in_words(effect: Effect, also: Sequence[str] = ()) -> str:
     besides = list(also)
     if effect.activation_checkpointing:
         before, after = effect.activation_checkpointing
-        besides.append(f"recomputes {_RECOMPUTED[after][0]} activations instead of {_RECOMPUTED[before][1]}")
+        besides.append(f"then recomputes {_RECOMPUTED[after][0]} activations, now {_RECOMPUTED[before][1]}")
     numbers, asides = ", ".join(differences(effect)), ", ".join(besides)
     return f"{numbers} ({asides})" if numbers and asides else numbers or asides or "changes next to nothing"
 

@@ -39,8 +39,8 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. The figures of a "
-            "sentence become lines that you correct, or a prompt for your own AI assistant.",
+            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. Numbers of a "
+            "sentence are listed for you to correct, or your own AI assistant reads them by a prompt.",
             icon=":material/lightbulb:",
         )
         return

@@ -306,7 +306,7 @@ def _options(goal: Goal, answered: Plan, shown: Run | None, now: plan_answers.Wo
 def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float | None, float | None]) -> None:
     search = answered.search
     if search is None or not search.front:
-        st.caption("No run that fits is cheaper, faster or better than this one, except perhaps on spot machines.")
+        st.caption("Within the limits no other run is cheaper, faster or better, except perhaps on spot machines.")
         return
     worth = sorted((*search.front, answered.chosen), key=by_price)
     drawn_anyway = {explore.run_id(run) for run in (*worth, *search.near_misses)}

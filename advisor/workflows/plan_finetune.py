@@ -104,8 +104,8 @@ class FinetuneWork(Work):
         slow, fast = (format_centre(seconds, format_seconds) for seconds in (usual, sooner))
         name = words_of(other)
         return (
-            f"{words_of(self.software)} is planned, because it trains any model. If {name} supports this one, it takes "
-            f"{fast} instead of {slow}: set --software {FASTER}",
+            f"{words_of(self.software)} is planned, because it trains any model. If {name} supports "
+            f"{self.name}, the run takes {fast} instead of {slow}: set --software {FASTER}",
         )
 
     def changes(self, refused: Sequence[str]) -> Iterator[Way]:

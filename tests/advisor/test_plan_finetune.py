@@ -83,7 +83,8 @@ def test_software_that_would_be_faster_is_named_with_the_reason_why_it_is_not_pl
     usual, faster = found(*asked), found(*asked, "--software", "unsloth")
     slow, fast = (format_centre(plan.chosen.total_seconds, format_seconds) for plan in (usual, faster))
     assert usual.reasons[0].startswith(
-        f"TRL is planned, because it trains any model. If Unsloth supports this one, it takes {fast} instead of {slow}"
+        "TRL is planned, because it trains any model. If Unsloth supports llama-3.1-8b, the run takes "
+        f"{fast} instead of {slow}"
     )
     stated = (*faster.reasons, *found(*asked, "--software", "trl").reasons)
     assert not any("is planned, because" in reason for reason in stated)

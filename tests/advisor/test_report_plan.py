@@ -127,11 +127,9 @@ def test_a_table_says_the_same_however_it_is_laid_out():
 def test_an_effect_is_one_line_and_nothing_is_said_of_nothing():
     levels = ("none", "full")
     effect = Effect(seconds=3 * 3600.0, usd=7.0, device_bytes=5 * 2.0**30, loss=-0.04, activation_checkpointing=levels)
-    text = (
-        "3 h longer, $7 more, 5 GiB more memory per GPU, loss 0.04 lower (recomputes all activations instead of none)"
-    )
+    text = "3 h longer, $7 more, 5 GiB more memory per GPU, loss 0.04 lower (then recomputes all activations, now none)"
     assert words.effect_in_words(effect) == text
     fewer = Effect(activation_checkpointing=("selective", "none"))
-    assert words.effect_in_words(fewer) == "recomputes no activations instead of feed-forward ones"
+    assert words.effect_in_words(fewer) == "then recomputes no activations, now feed-forward ones"
     assert words.effect_in_words(Effect()) == "changes next to nothing"
     assert words.effect_in_words(Effect(refused="nothing fits")) == "nothing fits"

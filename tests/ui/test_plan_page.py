@@ -303,7 +303,7 @@ def test_a_run_that_looks_better_and_was_passed_over_is_named_with_the_reason(ob
     losses = {f"{row['quality']:.2f}" for row in front_dots(at)}
     # Where all runs have one loss, only cost and time are drawn.
     assert (len(losses) == 1) == (objective != "loss") == (not [c for c in at.button_group if c.label == "Axes"])
-    lines, decides = words(at).replace("\\", "").splitlines(), "at its slowest likely speed it would be no better"
+    lines, decides = words(at).replace("\\", "").splitlines(), "at its slowest likely speed nothing would be gained"
     said = [line for line in lines if decides in line]
     if amount(first) >= 0.99 * amount(plan.chosen):
         assert not said and "whose speed is well known" not in words(at)
@@ -419,7 +419,7 @@ def test_a_fine_tune_whose_amount_is_not_given_is_planned_for_the_usual_one_whic
     # ways on the same GPU: an 8 B model in 16 bits alone takes 15 GiB, and its gradients as much again
     text = words(at)
     assert re.search(
-        r"^TRL is planned, because it trains any model. If Unsloth supports this one, it takes [\d.]+ h",
+        r"^TRL is planned, because it trains any model. If Unsloth supports qwen3-8b, the run takes [\d.]+ h",
         text,
         re.MULTILINE,
     )

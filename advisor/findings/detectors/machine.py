@@ -148,8 +148,8 @@ def detect_machine_busy(case: Case) -> Verdict:
         "machine_busy",
         severity="warning" if share > DISTURBED else "note",
         # written as the same cause is where the run is compared with its plan
-        title=f"Other programs on this machine slowed training by {format_seconds.change(lost)[1:]} of "
-        f"{format_seconds(lost / share)} of steps ({format_percent(share)})",
+        title=f"Other programs on this machine cost {format_seconds.change(lost)[1:]} of the "
+        f"{format_seconds(lost / share)} spent in steps ({format_percent(share)})",
         evidence=(seen(took, kernel.step[kernel.busy][0], kernel.step[kernel.busy][-1]), of_steps),
         confidence="high" if len(slow) > 2 else "medium",
         causes=f"other guests of the same host: {format_percent(stolen)} of the CPU time was stolen"

@@ -194,8 +194,8 @@ def detect_noise_floor(case: Case) -> Verdict:
     error = f"the standard error of this level is {1.2533 * noise / math.sqrt(len(recent)):.2g}"
     return finding(
         "loss_noise",
-        title=f"The last loss, {last:.4g}, is off the level of the last {len(recent)} rows, {level:.4g}: "
-        f"single rows vary by {noise:.2g}",
+        title=f"The last loss, {last:.4g}, is not typical: the last {len(recent)} rows lie at {level:.4g}, "
+        f"and single rows scatter by {noise:.2g}",
         evidence=seen(error, losses.step[-len(recent)], losses.step[-1]),
         actions=f"ignore differences under {2 * noise:.2g} between single rows",
     )

@@ -103,7 +103,7 @@ NOTHING = {
                                     silent("preference_at_chance")),
     "a classifier at ln 2": (changed(50, loss=np.full(50, 0.6931)), silent("preference_at_chance")),
     "a noisy last row": (changed(loss=np.r_[healthy_loss(noise=0.1)[:-1], 3.75]),
-        found("loss_noise", "note", "3.75", "single rows vary by 0.09")),
+        found("loss_noise", "note", "3.75", "single rows scatter by 0.09")),
     "a noisy last row of a loss that still falls": (
         changed(300, loss=np.linspace(5, 2, 300) + np.tile([0.06, -0.06, 0.0], 100)), silent("loss_noise")),
     "a last row far outside the noise": (changed(loss=np.r_[healthy_loss(noise=0.1)[:-1], 9.0]), silent("loss_noise")),

@@ -57,7 +57,7 @@ CASES = {
     "other work": (on_cpu(FIVE), found(
         # not the reader's to stop
         "machine_busy", "warning", says="20 of 40 readings, 6 ms when quiet: 10x", hours="none",
-        starts="Other programs on this machine slowed training by 13 min of 20 min of steps (66.7 %)")),
+        starts="Other programs on this machine cost 13 min of the 20 min spent in steps (66.7 %)")),
     "stolen time": (on_cpu(FIVE * NOISE, {**WITNESS, "stolen_share": 0.3}),
         found("machine_busy", says="30 % of the CPU time was stolen")),
     "a quiet machine": (on_cpu(FIVE * NOISE, STEADY), silent("machine_busy")),
@@ -70,7 +70,7 @@ CASES = {
     "steps that only scatter": (on_cpu(np.where(BUSY, np.where(STEP % 2 == 0, 1.3, 0.7), 1.0)), silent("machine_busy")),
     "never quiet": (on_cpu(5 * NOISE, ALWAYS), silent("machine_busy")),  # nothing says what quiet is
     "never quiet, and calibrated": (on_cpu(5 * NOISE, ALWAYS, CALIBRATED), found(  # 4 of 5 s
-        "machine_busy", starts="Other programs on this machine slowed training by 27 min of 33.3 min of steps (80 %)")),
+        "machine_busy", starts="Other programs on this machine cost 27 min of the 33.3 min spent in steps (80 %)")),
     # pauses of a busy machine are not garbage collection
     "pauses": (on_cpu(np.where(BUSY & (STEP % 20 == 0), 1.6, 1.0) * NOISE, {}),
         found("periodic_pauses", "", "garbage collection")),

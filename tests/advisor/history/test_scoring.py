@@ -80,7 +80,7 @@ def test_what_other_programs_took_is_one_figure_in_the_finding_and_among_the_cau
     log = told.witness(0.060, step=41).steps(41, 79, 0.3).steps(80, 80, 10.0).end()
     # by hand: 39 steps took 0.18 s longer than the quiet ones, and one took 9.88 s longer
     [busy] = [one for one in judge(replace(case_of(log), plan=plan))[0] if one.code == "machine_busy"]
-    assert busy.title.startswith("Other programs on this machine slowed training by 17 s of 26.5 s")
+    assert busy.title.startswith("Other programs on this machine cost 17 s of the 26.5 s")
     comparison = review(log, plan)
     assert words.largest_causes(comparison).startswith("other programs +17 s") and causes_of(comparison)["stalls"] == 0
     assert sum(causes_of(comparison).values()) == pytest.approx(comparison.gap_seconds)
@@ -153,14 +153,14 @@ def test_a_stopped_run_is_compared_by_its_steps_and_names_what_other_programs_to
     # by hand: 120 of 240 steps took three times the predicted 0.12 s, so 28.8 of 57.6 s; 3 s to start, $0.1 a second
     headline = words.headline(stopped)
     assert (
-        "240 of 320 steps, in 60.6 s; other programs took 50 % of the time in steps; the median step took 240 ms, "
+        "240 of 320 steps, in 60.6 s; other programs took 50 % of the training time; the median step took 240 ms, "
         "2 times" in headline
     )
     assert "other programs +29 s" in words.largest_causes(stopped)
     rows = {row[0]: row[2:5] for row in words.scores(stopped).rows}
     assert rows["wall clock"][0] == "60.6 s for 75 % of its steps" and "other programs" in rows["wall clock"][2]
     assert rows["cost"][0] == "$6.06 for 75 % of its steps"
-    assert rows["step time"][2] == "other programs took 50 % of the time in steps"
+    assert rows["step time"][2] == "other programs took 50 % of the training time"
 
 
 def test_restarts_and_lost_work(script):
