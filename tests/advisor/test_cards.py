@@ -47,7 +47,10 @@ def test_a_card_trains_as_a_plan_on_it_would(number, key):
         assert row.prediction is None and ("fit" in refused.message) == ("fit" in row.problem)
         return
     if not plan.prediction.plannable:  # planned with a warning, because no other GPU is named
-        assert row.prediction is None and f"does: {int(100 * plan.prediction.fit_probability)} %" in row.problem
+        assert (
+            row.prediction is None
+            and f"({int(100 * plan.prediction.fit_probability)} % chance that it fits)" in row.problem
+        )
         return
     assert row.prediction.workload == plan.workload
     assert row.prediction == predict_batch(believed(key), [plan.workload])[0]

@@ -115,7 +115,10 @@ def test_a_cheaper_and_better_run_that_counts_at_its_cautious_end_is_named_with_
     assert passed.offer == few.offer and passed.score < more.chosen.score
     assert passed.cost_usd.value < 0.8 * more.chosen.cost_usd.value
     assert more.chosen.total_seconds.value < passed.total_seconds.value <= 86400
-    assert "; not chosen, because nobody has published a run on several a4000, and" in more.search.sensitivity[0]
+    assert (
+        "; not chosen, because nobody has published a run on several a4000; at its slowest"
+        in more.search.sensitivity[0]
+    )
     assert few.search.sensitivity[0].endswith("its range; 8 x a4000 is the choice even so")
 
 
