@@ -227,10 +227,10 @@ class _Scan:
         if raised is not None:
             if opened.announced is not None and opened.announced in self.found.get("exception", ()):
                 self.found["exception"].remove(opened.announced)
-            said = self._said_of(raised)
-            said = replace(said, numbers={**opened.counted, **said.numbers})
-            self._add(said, opened.line)
-            self.ended = (said, opened.line, raised.message) if said.kind == "exception" else None
+            meaning = self._said_of(raised)
+            meaning = replace(meaning, numbers={**opened.counted, **meaning.numbers})
+            self._add(meaning, opened.line)
+            self.ended = (meaning, opened.line, raised.message) if meaning.kind == "exception" else None
         elif torn and opened.traceback.frames:
             file, line = opened.traceback.frames[-1]
             where = f"the log ends within a traceback [{file.rpartition('/')[2]}:{line}]"

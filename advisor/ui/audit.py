@@ -66,8 +66,8 @@ def _verdict(name: str, content: bytes, judged: Audit | None, card: str | None) 
                 key="audit-lines",
                 icon=":material/rule:",
                 help=about,
-                on_click=_take,
-                args=(figures,),
+                on_click=st.session_state.update,
+                args=({"audit-text": figures},),
             )
         return
     stem = Path(name).stem
@@ -105,10 +105,6 @@ def _verdict(name: str, content: bytes, judged: Audit | None, card: str | None) 
         is_open = not judged.judged and title in (words.ASSUMED, words.UNPLACED)
         with st.expander(f"{title} ({len(lines)})", expanded=is_open):
             st.markdown("\n".join(f"- {escaped(line)}" for line in lines))
-
-
-def _take(lines: str) -> None:
-    st.session_state["audit-text"] = lines
 
 
 def _source() -> tuple[str, bytes] | None:

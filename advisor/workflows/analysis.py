@@ -493,10 +493,10 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
         avoidable, later = (f", of which {saved} avoidable", "") if over else ("", f"; the change saves {saved}")
     rest = "" if usd is not None else "; price unknown"
     if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
-        said, takes, costs = "the rest would take", outlook.rest_hours, outlook.rest_usd
+        label, takes, costs = "the rest would take", outlook.rest_hours, outlook.rest_usd
         if _says_checkpoint(case.run) and not last_checkpoint(case) and outlook.total_hours is not None:
-            said, takes, costs = "starting anew would take", outlook.total_hours, outlook.total_usd
-        rest += f"; {said} {units.format_centre(takes.scaled(3600), units.format_seconds)}"
+            label, takes, costs = "starting anew would take", outlook.total_hours, outlook.total_usd
+        rest += f"; {label} {units.format_centre(takes.scaled(3600), units.format_seconds)}"
         rest += f", {units.format_centre(costs, units.format_usd)}" if costs else ""
     return cost + avoidable + speed + rest + later
 

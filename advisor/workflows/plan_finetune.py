@@ -199,7 +199,7 @@ def with_what_the_budget_buys(plan: Plan, replan: Callable[[Goal], Plan]) -> Pla
             f"in {format_seconds(before + (total - before) * times)}"
         )
         return replace(usual, reasons=(buys, *plan.reasons))
-    buy = f" and {format_seconds(goal.deadline_seconds)} allow" if goal.deadline_seconds else " buys"
+    allows = f" and {format_seconds(goal.deadline_seconds)} allow" if goal.deadline_seconds else " buys"
     usd, takes = format_centre(run.cost_usd, format_usd), format_centre(run.total_seconds, format_seconds)
     planned = f"{EXAMPLES:,} {what} would cost {usd} and take {takes} on {on}"
     most = EXAMPLES * max(_times_within(limits, one) for one in (run, *(plan.search.machines if plan.search else ())))
@@ -208,10 +208,10 @@ def with_what_the_budget_buys(plan: Plan, replan: Callable[[Goal], Plan]) -> Pla
             break
         bought = replan(replace(goal, examples=count))
         if not bought.chosen.standing.against:
-            reason = f"{planned}; {budget}{buy} {count:,}"
+            reason = f"{planned}; {budget}{allows} {count:,}"
             return replace(bought, assumed=(f"--examples {count}", *bought.assumed), reasons=(reason, *bought.reasons))
         most = 0.75 * count
-    return replace(usual, reasons=(f"{budget}{buy} hardly any {what}: {planned}", *plan.reasons))
+    return replace(usual, reasons=(f"{budget}{allows} hardly any {what}: {planned}", *plan.reasons))
 
 
 def _times_within(limits: Limits, run: Run) -> float:
